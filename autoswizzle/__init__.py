@@ -1,0 +1,1 @@
+"""Find, keep and reuse the fastest GEMM configuration for each problem on each GPU."""

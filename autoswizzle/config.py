@@ -1,0 +1,124 @@
+"""The kernel configuration: everything a launch may choose for one GEMM."""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from autoswizzle.errors import ConfigError
+
+KERNELS = ("pointer", "tma", "wgmma", "mma_sync", "torch")
+SWIZZLES = ("row", "column", "grouped", "grouped_n", "morton", "xor", "hilbert", "serpentine")
+GROUPED_SWIZZLES = ("grouped", "grouped_n", "serpentine")  # those that read group_size
+SCHEDULINGS = ("static", "dynamic")
+WARP_SPECIALIZE = ("none", "cooperative", "pingpong")
+SMEM_SWIZZLES = ("none", "32", "64", "128", "padded")
+
+_CHOICES = {
+    "kernel": KERNELS,
+    "swizzle": SWIZZLES,
+    "scheduling": SCHEDULINGS,
+    "warp_specialize": WARP_SPECIALIZE,
+    "smem_a": SMEM_SWIZZLES,
+    "smem_b": SMEM_SWIZZLES,
+    "smem_c": SMEM_SWIZZLES,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GemmConfig:
+    """One way to run a GEMM.
+
+    block_m, block_n, block_k: elements of an output tile and of one k step. num_warps: of the
+    computing part. num_stages: k steps in flight. swizzle: the tile order; group_size: tiles a
+    group is high (grouped, serpentine) or wide (grouped_n). persistent: programs loop over tiles,
+    handed out by index (static) or by an atomic counter (dynamic). epilogue_subtile: column slices
+    the output tile is stored in. flatten: the tile and k loops are fused (tma). warp_specialize:
+    how warps are split (wgmma). smem_a, smem_b, smem_c: shared-memory swizzle bytes (mma_sync).
+    max_registers: compiler cap per thread, 0 for none.
+    Fields a kernel does not use keep their defaults (space.why_illegal).
+    """
+
+    kernel: str = "pointer"
+    block_m: int = 128
+    block_n: int = 128
+    block_k: int = 32
+    num_warps: int = 4
+    num_stages: int = 3
+    swizzle: str = "grouped"
+    group_size: int = 8
+    persistent: bool = False
+    scheduling: str = "static"
+    split_k: int = 1
+    stream_k: bool = False
+    swap_ab: bool = False
+    flatten: bool = False
+    epilogue_subtile: int = 1
+    warp_specialize: str = "none"
+    smem_a: str = "none"
+    smem_b: str = "none"
+    smem_c: str = "none"
+    max_registers: int = 0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name in _CHOICES:
+                legal = _CHOICES[field.name]
+                if value not in legal:
+                    raise ConfigError(
+                        f"{field.name} must be one of {', '.join(legal)}, got {value!r}"
+                    )
+            elif type(value) is not type(field.default):
+                kind = type(field.default).__name__
+                raise ConfigError(f"{field.name} must be of type {kind}, got {value!r}")
+            elif type(value) is int and value < (0 if field.name == "max_registers" else 1):
+                raise ConfigError(f"{field.name} must be at least 1, got {value!r}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready mapping of the kernel and every field that differs from its default."""
+        changed = {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if getattr(self, field.name) != field.default
+        }
+        return {"kernel": self.kernel, **changed}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "GemmConfig":
+        """Inverse of to_dict; raises ConfigError on an unknown field or illegal value."""
+        names = [field.name for field in fields(cls)]
+        if not isinstance(data, dict):
+            raise ConfigError(f"config must be a mapping, got {data!r}")
+        unknown = [name for name in data if name not in names]
+        if unknown:
+            raise ConfigError(f"config field must be one of {', '.join(names)}, got {unknown[0]!r}")
+        return cls(**data)
+
+    def __str__(self) -> str:
+        if self.kernel == "torch":
+            return "torch"
+        order = self.swizzle + (f"{self.group_size}" if self.swizzle in GROUPED_SWIZZLES else "")
+        parts = [
+            self.kernel,
+            f"{self.block_m}x{self.block_n}x{self.block_k}",
+            f"w{self.num_warps}",
+            f"s{self.num_stages}",
+            order,
+        ]
+        shown = (
+            "block_m",
+            "block_n",
+            "block_k",
+            "num_warps",
+            "num_stages",
+            "swizzle",
+            "group_size",
+        )
+        for field in fields(self)[1:]:
+            value = getattr(self, field.name)
+            if field.name in shown or value == field.default:
+                continue
+            parts.append(field.name if value is True else f"{field.name}={value}")
+        return " ".join(parts)
+
+
+TORCH = GemmConfig(kernel="torch")

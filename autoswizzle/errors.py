@@ -1,0 +1,68 @@
+"""Every error autoswizzle raises on purpose.
+
+AutoswizzleError
+├── ArgumentError (ValueError)        the caller gave something illegal: "X must ..., got Y"
+│   ├── ProblemError                  a GEMM problem or its text form
+│   ├── ConfigError                   a kernel configuration
+│   ├── HardwareError                 a GPU name or fact
+│   └── SettingsError                 an environment variable
+├── UnavailableError (RuntimeError)   this machine lacks a GPU, a driver or triton
+├── CandidateError (RuntimeError)     one configuration can't be used here
+│   ├── CompileError                  the compiler rejects it
+│   ├── LaunchError                   the launch or the run fails
+│   └── WrongResultError              it computes something else than the product
+├── TuneError (RuntimeError)          a search ended without a usable result
+└── CacheError (RuntimeError)         a cache location or file can't be used
+"""
+
+
+class AutoswizzleError(Exception):
+    """Base of every deliberate error of this package."""
+
+
+class ArgumentError(AutoswizzleError, ValueError):
+    """The caller gave an illegal value; the message says which one is legal."""
+
+
+class ProblemError(ArgumentError):
+    """A GEMM problem, or its text form, is illegal."""
+
+
+class ConfigError(ArgumentError):
+    """A kernel configuration is illegal for its problem or GPU."""
+
+
+class HardwareError(ArgumentError):
+    """A GPU name is unknown, or a GPU fact is illegal."""
+
+
+class SettingsError(ArgumentError):
+    """An environment variable holds an illegal value."""
+
+
+class UnavailableError(AutoswizzleError, RuntimeError):
+    """The machine lacks a GPU, a driver or a package that the call needs."""
+
+
+class CandidateError(AutoswizzleError, RuntimeError):
+    """One configuration can't be used; the search records it and goes on."""
+
+
+class CompileError(CandidateError):
+    """The compiler rejects a configuration."""
+
+
+class LaunchError(CandidateError):
+    """A configuration compiled, but its launch or run failed."""
+
+
+class WrongResultError(CandidateError):
+    """A configuration ran, but did not compute the product."""
+
+
+class TuneError(AutoswizzleError, RuntimeError):
+    """A search ended without a usable result."""
+
+
+class CacheError(AutoswizzleError, RuntimeError):
+    """A cache location or file can't be used for what was asked."""

@@ -1,0 +1,152 @@
+"""The search space: the configurations of a problem on a GPU, and why others are illegal."""
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from autoswizzle.config import GROUPED_SWIZZLES, SWIZZLES, TORCH, GemmConfig
+from autoswizzle.hardware import Gpu
+from autoswizzle.problem import GemmProblem
+
+GROUP_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
+MAX_GROUP_SIZE = 1024
+MAX_TILES = (
+    2**31 - 1
+)  # of a launch: the device counts tiles in int32, and so is grid axis x limited
+MAX_ACCUMULATORS = 256  # fp32 accumulators a thread can hold (255 registers a thread)
+
+_DEFAULTS = {item.name: item.default for item in fields(GemmConfig)}
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One kernel family: where it runs and which fields of GemmConfig it uses.
+
+    tunables: the values a search tries, by field; legal values may be wider (rules).
+    rules: each returns why a configuration is illegal, or None.
+    """
+
+    capabilities: tuple[int, ...]
+    dtypes: tuple[str, ...]
+    tunables: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    rules: tuple[Callable[[GemmConfig, GemmProblem, Gpu], str | None], ...] = ()
+
+
+def _power_of_two_blocks(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    for name in ("block_m", "block_n", "block_k"):
+        value = getattr(config, name)
+        if not 16 <= value <= 256 or value & (value - 1):
+            return f"{name} must be a power of two in 16..256, got {value}"
+    if config.num_warps not in (1, 2, 4, 8, 16):
+        return f"num_warps must be 1, 2, 4, 8 or 16, got {config.num_warps}"
+    return None
+
+
+def _stages(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    if config.num_stages > 8:
+        return f"num_stages must be in 1..8, got {config.num_stages}"
+    return None
+
+
+def _accumulators(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    held = config.block_m * config.block_n // (32 * config.num_warps)
+    if held > MAX_ACCUMULATORS:
+        return (
+            f"block_m x block_n must need <= {MAX_ACCUMULATORS} accumulators a thread, got {held}"
+        )
+    return None
+
+
+def _not_batched(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    return f"batch must be 1, got {problem.batch}" if problem.batch != 1 else None
+
+
+_TILE_RULES = (_power_of_two_blocks, _stages, _accumulators, _not_batched)
+
+FAMILIES: Mapping[str, Family] = {
+    "pointer": Family(
+        capabilities=(80, 86, 89, 90, 100, 120),
+        dtypes=("fp16", "bf16", "fp32"),
+        tunables={
+            "block_m": (16, 32, 64, 128, 256),
+            "block_n": (32, 64, 128, 256),
+            "block_k": (32, 64, 128),
+            "num_warps": (4, 8),
+            "num_stages": (2, 3, 4, 5),
+            "swizzle": SWIZZLES,
+            "group_size": GROUP_SIZES,
+            "persistent": (False, True),
+        },
+        rules=_TILE_RULES,
+    ),
+}
+
+
+def why_illegal(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    """Why config can't run problem on gpu, None when it can. The one statement of legality.
+
+    Registers and shared memory are judged from the compiled kernel instead (simulator.resources).
+    """
+    if config.kernel == "torch":
+        return None if config == TORCH else "a torch decision must have no tunables"
+    family = FAMILIES.get(config.kernel)
+    if family is None:
+        return f"kernel must be one of {', '.join(FAMILIES)}, got {config.kernel!r}"
+    if gpu.capability not in family.capabilities:
+        needed = ", ".join(map(str, family.capabilities))
+        return f"{config.kernel} needs compute capability in {needed}, got {gpu.capability}"
+    if problem.dtype not in family.dtypes:
+        return f"{config.kernel} needs dtype in {', '.join(family.dtypes)}, got {problem.dtype}"
+    if problem.out_dtype != problem.dtype and not problem.dtype.startswith("fp8"):
+        return f"out_dtype must be {problem.dtype}, got {problem.out_dtype}"
+    for name, default in _DEFAULTS.items():
+        used = name == "kernel" or name in family.tunables
+        if not used and getattr(config, name) != default:
+            return f"{config.kernel} does not use {name}, got {getattr(config, name)!r}"
+    if config.swizzle not in GROUPED_SWIZZLES and config.group_size != _DEFAULTS["group_size"]:
+        return f"swizzle {config.swizzle} does not use group_size, got {config.group_size}"
+    if config.group_size > MAX_GROUP_SIZE:
+        return f"group_size must be in 1..{MAX_GROUP_SIZE}, got {config.group_size}"
+    grid_m, grid_n = grid(config, problem)
+    if grid_m * grid_n > MAX_TILES:
+        return f"the grid must have at most {MAX_TILES} tiles, got {grid_m * grid_n}"
+    return next(filter(None, (rule(config, problem, gpu) for rule in family.rules)), None)
+
+
+def grid(config: GemmConfig, problem: GemmProblem) -> tuple[int, int]:
+    """Tiles along m and along n."""
+    return -(-problem.m // config.block_m), -(-problem.n // config.block_n)
+
+
+def branches(problem: GemmProblem, gpu: Gpu) -> dict[str, Mapping[str, tuple[Any, ...]]]:
+    """The conditional space: for each family that can run problem on gpu, its tunables and values.
+
+    group_size is in play only for the swizzles of config.GROUPED_SWIZZLES.
+    """
+    return {
+        kernel: family.tunables
+        for kernel, family in FAMILIES.items()
+        if gpu.capability in family.capabilities and problem.dtype in family.dtypes
+    }
+
+
+def candidates(problem: GemmProblem, gpu: Gpu) -> Iterator[GemmConfig]:
+    """Every legal configuration with searched values; torch itself is not among them."""
+    for kernel, tunables in branches(problem, gpu).items():
+        names = [name for name in tunables if name != "group_size"]
+        for values in itertools.product(*(tunables[name] for name in names)):
+            chosen = dict(zip(names, values, strict=True))
+            sizes = tunables["group_size"] if chosen["swizzle"] in GROUPED_SWIZZLES else (None,)
+            for size in sizes:
+                group = {} if size is None else {"group_size": size}
+                config = GemmConfig(kernel=kernel, **chosen, **group)
+                if why_illegal(config, problem, gpu) is None:
+                    yield config
+
+
+def default_config(problem: GemmProblem, gpu: Gpu) -> GemmConfig:
+    """A safe pointer configuration: tiles no larger than the problem needs."""
+    block_m = min(128, max(16, 1 << (problem.m - 1).bit_length()))
+    block_n = min(128, max(32, 1 << (problem.n - 1).bit_length()))
+    return GemmConfig(block_m=block_m, block_n=block_n, block_k=32, num_warps=4, num_stages=3)
