@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import optuna
+import sqlalchemy.event
 import sqlalchemy.exc
 
 from autoswizzle.config import GemmConfig
@@ -129,8 +130,12 @@ class History:
     def _run(
         self, trial: optuna.Trial, evaluate: Callable[[GemmConfig], Measurement | Failure]
     ) -> float:
-        record = next((item for item in self.records() if item.number == trial.number), None)
-        if record is None or self._is_repeated(record):
+        earlier = {record.number: record for record in self.records()}
+        record = earlier.pop(trial.number, None)
+        if record is None or any(
+            other.config == record.config and other.number < record.number and _claims(other)
+            for other in earlier.values()
+        ):
             raise optuna.TrialPruned
         trial.set_user_attr("worker", _this_process())
         outcome = evaluate(record.config)
@@ -138,12 +143,6 @@ class History:
         if isinstance(outcome, Failure):
             raise optuna.TrialPruned
         return outcome.time_us
-
-    def _is_repeated(self, record: Record) -> bool:
-        return any(
-            other.config == record.config and other.number < record.number and _claims(other)
-            for other in self.records()
-        )
 
     def _record(self, trial: optuna.trial.FrozenTrial) -> Record | None:
         stored = trial.user_attrs
@@ -274,12 +273,22 @@ def _open_storage(url: str) -> optuna.storages.BaseStorage:
             _set_aside_if_damaged(path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        return optuna.storages.RDBStorage(
+        storage = optuna.storages.RDBStorage(
             url,
             engine_kwargs=engine,
             heartbeat_interval=HEARTBEAT_S,
             grace_period=GRACE_S,
         )
+    if url.startswith("sqlite"):
+        # A dozen commits a trial: with a write-ahead log they survive a kill without a disk sync.
+        sqlalchemy.event.listen(storage.engine, "connect", _log_ahead)
+        storage.engine.dispose()
+    return storage
+
+
+def _log_ahead(connection: sqlite3.Connection, _: object) -> None:
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=NORMAL")
 
 
 def _set_aside_if_damaged(path: Path) -> None:
