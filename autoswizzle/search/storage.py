@@ -21,7 +21,10 @@ _log = logging.getLogger(__name__)
 
 
 def open_storage(url: str) -> optuna.storages.BaseStorage:
-    """The storage of a URL, with heartbeats; a damaged SQLite file is kept aside, with a warning."""
+    """The storage of a URL, with heartbeats.
+
+    A damaged SQLite file is kept aside, with a warning, and a new one started.
+    """
     engine = {}
     if url.startswith("sqlite"):
         engine = {"connect_args": {"timeout": LOCK_WAIT_S}}
