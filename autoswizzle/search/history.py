@@ -75,15 +75,21 @@ class History:
         self._space = searched
         self._revisions = revisions
         self._finished: dict[int, Record | None] = {}
-        name = study_name(searched.problem, searched.gpu)
         with storage_errors(storage):
+            self._storage = None if storage is None else open_storage(storage)
             self._study = optuna.create_study(
-                study_name=name,
-                storage=None if storage is None else open_storage(storage),
+                study_name=study_name(searched.problem, searched.gpu),
+                storage=self._storage,
                 sampler=optuna.samplers.RandomSampler(),  # never asked for a parameter
                 load_if_exists=True,
             )
             self.release_dead_workers()
+
+    def close(self) -> None:
+        """Close the connections to the storage."""
+        if self._storage is not None:
+            self._storage.remove_session()
+            self._storage.engine.dispose()
 
     def records(self) -> list[Record]:
         """Every stored trial that counts in this space, in the order of their numbers."""

@@ -4,7 +4,7 @@ import logging
 import sqlite3
 import warnings
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import optuna
@@ -20,7 +20,7 @@ LOCK_WAIT_S = 60  # for another process's transaction in the same SQLite file
 _log = logging.getLogger(__name__)
 
 
-def open_storage(url: str) -> optuna.storages.BaseStorage:
+def open_storage(url: str) -> optuna.storages.RDBStorage:
     """The storage of a URL, with heartbeats.
 
     A damaged SQLite file is kept aside, with a warning, and a new one started.
@@ -64,7 +64,9 @@ def _set_aside_if_damaged(path: Path) -> None:
     number = 1
     while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
         number += 1
-    path.rename(aside)
+    for suffix in ("", "-wal", "-shm", "-journal"):  # what SQLite keeps beside its file
+        with suppress(FileNotFoundError):
+            Path(f"{path}{suffix}").rename(f"{aside}{suffix}")
     _log.warning("%s is damaged (%s): kept as %s, starting a new one", path, verdict, aside.name)
 
 

@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -106,8 +106,7 @@ def search(
     legal, rejected = legal_seeds(seeds, searched)
     predicted = {item.config: item.time_us for item in predictions}
     bench = _Bench(measure, compile, gpu)
-    with _quiet_optuna():
-        history = History(storage, searched, revisions or {})
+    with _quiet_optuna(), closing(History(storage, searched, revisions or {})) as history:
         proposer = Proposer(searched, sampler, _entropy(seed, history.size()))
         plan = Plan(legal, list(predicted), searched, effort, proposer)
         while True:
