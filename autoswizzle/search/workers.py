@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
@@ -30,6 +30,7 @@ from autoswizzle.errors import CandidateError, CompileError, LaunchError, WrongR
 
 START_S = 180.0  # to import torch and to make inputs on a busy machine
 PARENT_CHECK_S = 1.0
+SIGNAL_CHECK_S = 0.2  # a signal that another thread took is seen by the main one when it wakes
 GPU_BLIND = {"CUDA_VISIBLE_DEVICES": ""}  # environment of a worker that must not touch a GPU
 
 _SERVE = "from autoswizzle.search.workers import serve; serve({})"
@@ -156,8 +157,10 @@ class _Process:
         return self._receive(limit_s)
 
     def _receive(self, limit_s: float) -> _Answer:
-        if not self._connection.poll(limit_s):
-            return _Answer(f"no answer within {limit_s:g} s", "LaunchError", "Hung")
+        deadline = time.monotonic() + limit_s
+        while not self._connection.poll(SIGNAL_CHECK_S):
+            if time.monotonic() > deadline:
+                return _Answer(f"no answer within {limit_s:g} s", "LaunchError", "Hung")
         try:
             answer = self._connection.recv()
         except (EOFError, ConnectionResetError):
@@ -241,11 +244,10 @@ class AheadOfNeed(Generic[T, R]):
     def close(self) -> None:
         """Drop what has not begun and kill the workers."""
         self._threads.shutdown(wait=False, cancel_futures=True)
-        running = set(self._futures.values())
-        while running:  # a thread may just be starting its worker
-            for worker in self._workers:
+        while not all(future.done() for future in self._futures.values()):
+            for worker in self._workers:  # in a loop: a thread may just be starting its worker
                 worker.end()
-            running = wait(running, timeout=0.05).not_done
+            time.sleep(0.02)
         for worker in self._workers:
             worker.close()
 
