@@ -20,7 +20,7 @@ from autoswizzle.errors import ConfigError
 from autoswizzle.problem import GemmProblem
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, device
 
 MODULES: Mapping[str, str] = {
     "pointer": "autoswizzle.kernels.pointer",
@@ -50,6 +50,19 @@ class Call:
     persistent: bool = False
     dynamic: bool = False
 
+    def arguments(self, device: "device") -> dict[str, Any]:
+        """Every parameter's value, in order; a dynamic kernel's counter is allocated anew.
+
+        A counter of its own for every launch, zeroed on the stream it runs on, is what keeps launches
+        apart that overlap: on other streams, or as replays of CUDA graphs that captured them.
+        """
+        import torch
+
+        values = {"counter": None, **self.args, **self.constants}
+        if self.dynamic:
+            values["counter"] = torch.zeros(1, dtype=torch.int32, device=device)
+        return {name: values[name] for name in self.kernel.arg_names}
+
 
 class Family(Protocol):
     """A kernel family's module."""
@@ -66,3 +79,9 @@ def family(kernel: str) -> Family:
     if kernel not in MODULES:
         raise ConfigError(f"kernel must be one of {', '.join(MODULES)}, got {kernel!r}")
     return cast(Family, import_module(MODULES[kernel]))
+
+
+def compile_options(config: GemmConfig) -> dict[str, Any]:
+    """The compiler options that every family takes from its configuration."""
+    options: dict[str, Any] = {"num_warps": config.num_warps, "num_stages": config.num_stages}
+    return options | ({"maxnreg": config.max_registers} if config.max_registers else {})

@@ -3,7 +3,8 @@
 morton, hilbert and xor visit the enclosing power-of-two square of side 2**LOG_SIDE and skip the
 tiles that the grid does not have. They are unranked from the top: at each of LOG_SIDE levels, the
 tiles present in a quadrant are a product of two clamped extents, so that skipping costs nothing.
-Plain @triton.jit functions on scalars, callable from Triton and Gluon kernels alike.
+Plain @triton.jit functions, callable from Triton and Gluon kernels alike; without branches, so that
+index may be a scalar or a block.
 """
 
 import triton
@@ -32,8 +33,7 @@ def tile_at(
         tile_n, tile_m, _ = _grouped(index, grid_n, grid_m, GROUP_SIZE)
     elif SWIZZLE == "serpentine":
         tile_m, tile_n, group = _grouped(index, grid_m, grid_n, GROUP_SIZE)
-        if group % 2 == 1:
-            tile_n = grid_n - 1 - tile_n
+        tile_n = tl.where(group % 2 == 1, grid_n - 1 - tile_n, tile_n)
     elif SWIZZLE == "morton":
         tile_m, tile_n = _morton(index, grid_m, grid_n, LOG_SIDE)
     elif SWIZZLE == "hilbert":
@@ -46,13 +46,13 @@ def tile_at(
 
 @triton.jit
 def _grouped(index, grid_m, grid_n, GROUP_SIZE: tl.constexpr):
-    """(tile_m, tile_n, group): groups of GROUP_SIZE rows, down the rows first; the last group's
-    actual height divides it.
+    """(tile_m, tile_n, group) of groups GROUP_SIZE rows high, walked down the rows first; the last
+    group is divided by its actual height.
     """
-    height = min(GROUP_SIZE, grid_m)  # also keeps height * grid_n within the grid, hence int32
+    height = tl.minimum(GROUP_SIZE, grid_m)  # height * grid_n stays within the grid, hence int32
     group = index // (height * grid_n)
     first = group * height
-    actual = min(grid_m - first, height)
+    actual = tl.minimum(grid_m - first, height)
     inner = index - first * grid_n
     return first + inner % actual, inner // actual, group
 
@@ -60,33 +60,32 @@ def _grouped(index, grid_m, grid_n, GROUP_SIZE: tl.constexpr):
 @triton.jit
 def _present(first, side, extent):
     """How many of first, ..., first + side - 1 lie below extent."""
-    return min(max(extent - first, 0), side)
+    return tl.minimum(tl.maximum(extent - first, 0), side)
 
 
 @triton.jit
 def _morton(index, grid_m, grid_n, LOG_SIDE: tl.constexpr):
-    """Z-order whose even index bits are m: halves along n, then along m."""
+    """Z-order whose even index bits are m: a square is halved along n, then along m."""
     tile_m = index * 0
     tile_n = index * 0
     for level in tl.static_range(LOG_SIDE):
         half = 1 << (LOG_SIDE - 1 - level)
         height = _present(tile_m, 2 * half, grid_m)
-        width = _present(tile_n, half, grid_n)
-        if index >= height * width:
-            index -= height * width
-            tile_n += half
-            width = _present(tile_n, half, grid_n)
-        upper = _present(tile_m, half, grid_m) * width
-        if index >= upper:
-            index -= upper
-            tile_m += half
+        left = height * _present(tile_n, half, grid_n)
+        skip = index >= left
+        index -= tl.where(skip, left, 0)
+        tile_n += tl.where(skip, half, 0)
+        upper = _present(tile_m, half, grid_m) * _present(tile_n, half, grid_n)
+        skip = index >= upper
+        index -= tl.where(skip, upper, 0)
+        tile_m += tl.where(skip, half, 0)
     return tile_m, tile_n
 
 
 @triton.jit
 def _hilbert(index, grid_m, grid_n, LOG_SIDE: tl.constexpr):
-    """Hilbert's curve, x = m, y = n. swap and flip say how the current square's curve is turned:
-    its quadrants are (0,0), (0,1), (1,1), (1,0); the first is swapped, the last swapped and flipped.
+    """Hilbert's curve with x = m and y = n. Unturned, it visits the quadrants (0, 0), (0, 1),
+    (1, 1), (1, 0); inside the first its axes are swapped, inside the last swapped and flipped.
     """
     tile_m = index * 0
     tile_n = index * 0
@@ -94,39 +93,32 @@ def _hilbert(index, grid_m, grid_n, LOG_SIDE: tl.constexpr):
     flip = index * 0
     for level in tl.static_range(LOG_SIDE):
         half = 1 << (LOG_SIDE - 1 - level)
-        upper = _present(tile_m, half, grid_m)
-        lower = _present(tile_m + half, half, grid_m)
-        left = _present(tile_n, half, grid_n)
-        right = _present(tile_n + half, half, grid_n)
         quadrant = index * 0
         for step in tl.static_range(3):
-            quadrant_m, quadrant_n = _hilbert_quadrant(step, swap, flip)
-            present = (lower if quadrant_m == 1 else upper) * (right if quadrant_n == 1 else left)
-            if quadrant == step and index >= present:
-                index -= present
-                quadrant += 1
-        quadrant_m, quadrant_n = _hilbert_quadrant(quadrant, swap, flip)
-        tile_m += half * quadrant_m
-        tile_n += half * quadrant_n
-        outer = (quadrant == 0) | (quadrant == 3)
-        swap = swap ^ outer
-        flip = flip ^ (quadrant == 3)
+            first_m, first_n = _hilbert_quadrant(step, tile_m, tile_n, half, swap, flip)
+            present = _present(first_m, half, grid_m) * _present(first_n, half, grid_n)
+            skip = (quadrant == step) & (index >= present)
+            index -= tl.where(skip, present, 0)
+            quadrant += tl.where(skip, 1, 0)
+        tile_m, tile_n = _hilbert_quadrant(quadrant, tile_m, tile_n, half, swap, flip)
+        swap ^= tl.where((quadrant == 0) | (quadrant == 3), 1, 0)
+        flip ^= tl.where(quadrant == 3, 1, 0)
     return tile_m, tile_n
 
 
 @triton.jit
-def _hilbert_quadrant(step, swap, flip):
-    """(m, n) half that the step-th quadrant of a turned curve lies in."""
-    across = step // 2
-    along = (step ^ across) % 2
-    quadrant_m = (along if swap == 1 else across) ^ flip
-    quadrant_n = (across if swap == 1 else along) ^ flip
-    return quadrant_m, quadrant_n
+def _hilbert_quadrant(step, tile_m, tile_n, half, swap, flip):
+    """Where the step-th quadrant begins in the square at (tile_m, tile_n) of a turned curve."""
+    x = step // 2
+    y = (step ^ x) % 2
+    quadrant_m = tl.where(swap == 1, y, x) ^ flip
+    quadrant_n = tl.where(swap == 1, x, y) ^ flip
+    return tile_m + half * quadrant_m, tile_n + half * quadrant_n
 
 
 @triton.jit
 def _xor(index, grid_m, LOG_SIDE: tl.constexpr):
-    """Column n holds the rows x ^ n in order of x: the r-th x whose row the grid has."""
+    """Column n holds the rows x ^ n in order of x: its rank-th x whose row the grid has."""
     tile_n = index // grid_m
     rank = index % grid_m
     tile_m = index * 0
@@ -134,8 +126,7 @@ def _xor(index, grid_m, LOG_SIDE: tl.constexpr):
         half = 1 << (LOG_SIDE - 1 - level)
         bit = (tile_n // half) % 2
         present = _present(tile_m + half * bit, half, grid_m)
-        if rank >= present:
-            rank -= present
-            bit = 1 - bit
-        tile_m += half * bit
+        skip = rank >= present
+        rank -= tl.where(skip, present, 0)
+        tile_m += half * tl.where(skip, 1 - bit, bit)
     return tile_m, tile_n
