@@ -13,8 +13,10 @@ from autoswizzle.config import (
     WARP_SPECIALIZE,
     GemmConfig,
 )
+from autoswizzle.errors import ArgumentError
 from autoswizzle.hardware import Gpu
 from autoswizzle.problem import ALIGNMENT, GemmProblem
+from autoswizzle.smem import warp_grid
 from autoswizzle.toolchain import triton_version
 
 GROUP_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
@@ -22,6 +24,7 @@ MAX_GROUP_SIZE = 1024
 MAX_TILES = (
     2**31 - 1
 )  # of a launch: the device counts tiles in int32, and so is grid axis x limited
+MAX_REGISTERS = 255  # a thread can have
 MAX_ACCUMULATORS = 256  # fp32 accumulators a thread can hold (255 registers a thread)
 
 _DEFAULTS = {item.name: item.default for item in fields(GemmConfig)}
@@ -132,6 +135,29 @@ def _wgmma_warps(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | No
     return None
 
 
+def _mma_sync_operands(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    """Copies are of 16 bytes along contiguous dimensions, without a remainder."""
+    names = {"n"} | ({"k"} if problem.layout != "tn" else set())
+    names |= {"m"} if problem.layout[0] == "t" else set()
+    unit = ALIGNMENT // problem.itemsize
+    for name in sorted(names):
+        if getattr(problem, name) % unit:
+            return f"mma_sync needs {name} to be a multiple of {unit}, got {getattr(problem, name)}"
+    return None
+
+
+def _mma_sync_tile(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    if not 2 <= config.num_stages <= 8:
+        return f"mma_sync needs num_stages in 2..8, got {config.num_stages}"
+    if config.max_registers > MAX_REGISTERS:
+        return f"max_registers must be in 0..{MAX_REGISTERS}, got {config.max_registers}"
+    try:
+        warp_grid(config.block_m, config.block_n, config.num_warps)
+    except ArgumentError as error:
+        return str(error)
+    return None
+
+
 _TILE_RULES = (_power_of_two_blocks, _stages, _accumulators, _not_batched)
 
 FAMILIES: Mapping[str, Family] = {
@@ -167,6 +193,24 @@ FAMILIES: Mapping[str, Family] = {
             "warp_specialize": WARP_SPECIALIZE,
         },
         rules=(_toolchain, _tma, _not_batched, _wgmma_operands, _wgmma_tile, _wgmma_warps),
+    ),
+    "mma_sync": Family(  # few values: it shows layouts, and wgmma or pointer is faster
+        capabilities=(80, 86, 89, 90, 100, 120),
+        dtypes=("fp16", "bf16"),
+        tunables={
+            "block_m": (128,),
+            "block_n": (128,),
+            "block_k": (32, 64),
+            "num_warps": (4, 8),
+            "num_stages": (3, 4),
+            "swizzle": ("grouped",),
+            "group_size": (4, 8, 16),
+            "smem_a": ("128", "padded"),
+            "smem_b": ("128", "padded"),
+            "smem_c": ("none", "128"),
+            "max_registers": (0,),
+        },
+        rules=(_toolchain, _tma, *_TILE_RULES, _mma_sync_operands, _mma_sync_tile),
     ),
 }
 

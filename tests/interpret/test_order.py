@@ -105,7 +105,5 @@ def test_device_order_is_the_definition(swizzle):
         for grid in GRIDS:
             by_side.setdefault(log_side(swizzle, *grid), []).append(grid)
         for log, grids in by_side.items():
-            for grid, order in zip(
-                grids, device_orders(swizzle, grids, size, log), strict=True
-            ):
+            for grid, order in zip(grids, device_orders(swizzle, grids, size, log), strict=True):
                 assert order == naive_order(swizzle, *grid, size), (grid, size)
