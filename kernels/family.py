@@ -53,8 +53,8 @@ class Call:
     def arguments(self, device: "device") -> dict[str, Any]:
         """Every parameter's value, in order; a dynamic kernel's counter is allocated anew.
 
-        A counter of its own for every launch, zeroed on the stream it runs on, is what keeps launches
-        apart that overlap: on other streams, or as replays of CUDA graphs that captured them.
+        A counter of its own for every launch, zeroed on the launch's stream, keeps apart launches
+        that overlap: on other streams, or as replays of CUDA graphs that captured them.
         """
         import torch
 
