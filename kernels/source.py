@@ -12,7 +12,12 @@ from autoswizzle.kernels.family import MODULES
 
 _PREFIX = "autoswizzle.kernels."
 _PLUMBING = ("family", "compiler", "launch")  # how kernels are called, not what they compute
-_UNSTABLE_FIELDS = ("ctx", "kind", "type_comment", "type_params")  # absent in some Pythons, or noise
+_UNSTABLE_FIELDS = (
+    "ctx",
+    "kind",
+    "type_comment",
+    "type_params",
+)  # absent in some Pythons, or noise
 
 
 @lru_cache(maxsize=None)
