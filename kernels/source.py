@@ -17,11 +17,7 @@ _UNSTABLE_FIELDS = (
     "kind",
     "type_comment",
     "type_params",
-<<<<<<< HEAD
-)  # absent in some Pythons, or noise
-=======
 )  # by Python version
->>>>>>> kern
 
 
 @cache
