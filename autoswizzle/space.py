@@ -125,7 +125,9 @@ def _wgmma_warps(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | No
     halved = config.warp_specialize == "cooperative" and config.num_warps == 4
     rows = config.block_m // (2 if halved else 1)
     if rows < 16 * config.num_warps:
-        return f"wgmma needs 64 rows for every 4 warps, got {rows} rows for {config.num_warps} warps"
+        return (
+            f"wgmma needs 64 rows for every 4 warps, got {rows} rows for {config.num_warps} warps"
+        )
     held = rows * config.block_n // (32 * config.num_warps)
     limit = 128 if config.warp_specialize == "none" else 192  # without spills, ptxas 12.8
     if held > limit:

@@ -8,7 +8,9 @@ from autoswizzle.config import GemmConfig
 from autoswizzle.errors import LaunchError
 from autoswizzle.kernels.family import Call
 from autoswizzle.kernels.order import log_side
-from autoswizzle.kernels.wgmma_device import Plan, pipelined, specialized
+from autoswizzle.kernels.wgmma_parts import Plan
+from autoswizzle.kernels.wgmma_pipelined import pipelined
+from autoswizzle.kernels.wgmma_specialized import specialized
 from autoswizzle.problem import ALIGNMENT, GemmProblem
 from autoswizzle.space import grid
 
@@ -36,6 +38,7 @@ def call(
         "m": problem.m,
         "n": problem.n,
         "k": problem.k,
+        "group_size": config.group_size,
     }
     grid_m, grid_n = grid(config, problem)
     return Call(
@@ -54,7 +57,6 @@ def _plan(config: GemmConfig, problem: GemmProblem) -> Plan:
     alternate = 2 if config.warp_specialize == "pingpong" else 1
     pieces = (config.block_n,) if config.block_n & (config.block_n - 1) == 0 else (128, 64)
     rows = config.block_m // shares
-    consumers = max(shares, alternate)
     step_bytes = (config.block_m + config.block_n) * config.block_k * problem.itemsize
     return Plan(
         block_m=config.block_m,
@@ -74,7 +76,6 @@ def _plan(config: GemmConfig, problem: GemmProblem) -> Plan:
         instruction_k=32 // problem.itemsize,
         precision="tf32" if problem.dtype == "fp32" else "ieee",
         swizzle=config.swizzle,
-        group_size=config.group_size,
         log_side=log_side(config.swizzle, *grid(config, problem)),
         dynamic=config.scheduling == "dynamic",
         consumer_registers=240,

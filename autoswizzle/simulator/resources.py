@@ -1,13 +1,30 @@
-"""What a compiled kernel takes of a streaming multiprocessor, and how many blocks fit on one."""
+"""What a kernel takes of an SM, in closed form, and how many of its blocks an SM holds."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from autoswizzle.config import GemmConfig
+from autoswizzle.errors import ConfigError
 from autoswizzle.hardware import REGISTER_UNIT, WARP_SIZE, Gpu
+from autoswizzle.problem import GemmProblem
+
+MAX_REGISTERS = 255  # of a thread, sm_80 to sm_120 [CPG]
+MAX_BLOCK_WARPS = 32  # of a block, sm_80 to sm_120 [CPG]
+SHARED_UNIT = 128  # bytes a block's shared memory is rounded up to, sm_80 to sm_120 [CPG]
+SUB_PARTITIONS = 4  # of an SM; each has a quarter of the registers and of the warps
+REGISTER_BYTES = 4
+BARRIER_BYTES = 8  # of an mbarrier [PTX ISA]
+# Shared memory in which a warp-specialised kernel hands values to its partitions, triton 3.6.0.
+WARP_SPECIALIZE_BYTES = {"cooperative": 116, "pingpong": 168}
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """registers per thread, shared_bytes per block, num_warps of a block with producer warps."""
+    """What a compiled or estimated kernel takes of an SM.
+
+    registers: of a thread. shared_bytes: of a block, static and dynamic. num_warps: of a block,
+    producer warps included. spill_bytes: of a thread. warnings: the compiler's, one line each.
+    """
 
     registers: int
     shared_bytes: int
@@ -16,19 +33,139 @@ class Resources:
     warnings: tuple[str, ...] = ()
 
 
-def resident_blocks(resources: Resources, gpu: Gpu) -> int:
-    """Blocks one SM holds at once; 0 when one can't launch."""
-    limits = gpu.limits
-    if resources.shared_bytes > limits.shared_bytes_per_block:
-        return 0
-    per_warp = -(-resources.registers * WARP_SIZE // REGISTER_UNIT) * REGISTER_UNIT
-    by_registers = limits.registers // per_warp // 4 * 4 // resources.num_warps
-    by_shared = limits.shared_bytes // (
-        resources.shared_bytes + limits.shared_reserved_per_block
-    )
-    return min(by_registers, by_shared, limits.warps // resources.num_warps, limits.blocks)
-
-
 def why_infeasible(resources: Resources, gpu: Gpu) -> str | None:
-    """Why no block fits on an SM of gpu, None when one does."""
-    return None if resident_blocks(resources, gpu) else f"{resources} does not fit on {gpu.name}"
+    """Why not even one block fits on an SM of gpu, None when one does."""
+    limits = gpu.limits
+    rounded_warps = _round_up(resources.num_warps, SUB_PARTITIONS)
+    for name, value, limit in (
+        ("shared memory of a block", resources.shared_bytes, limits.shared_bytes_per_block),
+        ("registers of a thread", resources.registers, MAX_REGISTERS),
+        ("warps of a block", resources.num_warps, MAX_BLOCK_WARPS),
+        ("registers of a block", _warp_registers(resources) * rounded_warps, limits.registers),
+    ):
+        if value > limit:
+            return f"{name} must be <= {limit} on {gpu.name}, got {value}"
+    return None
+
+
+def resident_blocks(resources: Resources, gpu: Gpu) -> int:
+    """Blocks an SM of gpu holds at once, 0 when none fits: the driver's occupancy calculation."""
+    if why_infeasible(resources, gpu) is not None:
+        return 0
+    limits = gpu.limits
+    warp_registers = _warp_registers(resources)
+    warps_a_partition = limits.registers // SUB_PARTITIONS // warp_registers
+    shared = _round_up(resources.shared_bytes + limits.shared_reserved_per_block, SHARED_UNIT)
+    return min(
+        warps_a_partition * SUB_PARTITIONS // resources.num_warps,
+        limits.warps // resources.num_warps,
+        limits.shared_bytes // shared,
+        limits.blocks,
+    )
+
+
+def _warp_registers(resources: Resources) -> int:
+    return _round_up(max(resources.registers, 1) * WARP_SIZE, REGISTER_UNIT)
+
+
+def _round_up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit
+
+
+def estimate(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources:
+    """What config takes for problem on gpu, without compiling it.
+
+    Shared memory is what triton 3.6 allocates; registers are a fit over compiled kernels, see
+    docs/predictor.md. Raises ConfigError for a kernel that is not one of ours.
+    """
+    if config.kernel not in _ESTIMATES:
+        raise ConfigError(f"kernel must be one of {', '.join(_ESTIMATES)}, got {config.kernel!r}")
+    return _ESTIMATES[config.kernel](config, problem, gpu)
+
+
+def uses_wgmma(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> bool:
+    """Whether the tile product is a wgmma: sm_90, 64 rows for each four warps, not ieee fp32."""
+    if gpu.capability != 90 or config.kernel == "mma_sync" or problem.rate == "fp32":
+        return False
+    return config.block_m >= 64 and config.num_warps % 4 == 0
+
+
+def copies_asynchronously(config: GemmConfig, problem: GemmProblem) -> bool:
+    """Whether loads run ahead of the arithmetic: runs of at least 4 bytes, a cp.async's least."""
+    return config.kernel != "pointer" or bool(problem.aligned) or problem.itemsize >= 4
+
+
+def _pointer(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources:
+    """A wgmma or tcgen05 reads one stage while others load, so it keeps one buffer more."""
+    in_tensor_memory = gpu.capability == 100 and config.block_m >= 64 and problem.rate != "fp32"
+    asynchronous = uses_wgmma(config, problem, gpu) or in_tensor_memory
+    buffers = max(config.num_stages - (not asynchronous), 1)
+    if not copies_asynchronously(config, problem):
+        buffers = 2 if in_tensor_memory else 1
+    shared = buffers * _stage_bytes(config, problem)
+    threads = WARP_SIZE * config.num_warps
+    accumulators = 0 if in_tensor_memory else config.block_m * config.block_n // threads
+    if problem.aligned:  # an address, or more, for each 16 bytes a thread copies in a step
+        copies = sum(
+            max(1, block * config.block_k * problem.itemsize / 16 / threads)
+            for block in (config.block_m, config.block_n)
+        )
+        held = 32 + copies * (5 if config.persistent else 3)
+    else:
+        held = 20 + 5 * _stage_bytes(config, problem) / 4 / threads
+    return _resources(config, accumulators + held, shared + in_tensor_memory * 2 * BARRIER_BYTES)
+
+
+def _tma(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources:
+    """Persistent kernels store C from buffers of its own, others from those of A and B."""
+    operands = config.num_stages * _stage_bytes(config, problem)
+    out = _out_bytes(config, problem)
+    shared = operands + out if config.persistent else max(operands, out)
+    accumulators = config.block_m * config.block_n // (WARP_SIZE * config.num_warps)
+    return _resources(config, accumulators + 40, shared + config.num_stages * BARRIER_BYTES)
+
+
+def _wgmma(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources:
+    operands = config.num_stages * _stage_bytes(config, problem)
+    barriers = _round_up(config.num_stages * BARRIER_BYTES, 16)
+    out = _out_bytes(config, problem)
+    accumulators = config.block_m * config.block_n // (WARP_SIZE * config.num_warps)
+    if config.warp_specialize == "none":
+        return _resources(config, accumulators + 32, operands + out + barriers)
+    # Consumers and a producer warp, in warp groups of four; each has its own share of registers,
+    # and together they start with what an SM's registers allow three warp groups.
+    consumers = config.num_warps * (2 if config.warp_specialize == "pingpong" else 1)
+    shared = operands + 2 * barriers + WARP_SPECIALIZE_BYTES[config.warp_specialize]
+    shared += out * (2 if config.warp_specialize == "pingpong" else 1)
+    return Resources(168, shared, consumers + 4)
+
+
+def _mma_sync(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources:
+    rows = config.block_m + config.block_n
+    pad = 16 * rows if "padded" in (config.smem_a, config.smem_b) else 0
+    shared = config.num_stages * (_stage_bytes(config, problem) + pad)
+    accumulators = config.block_m * config.block_n // (WARP_SIZE * config.num_warps)
+    return _resources(config, accumulators + 96, shared)
+
+
+_ESTIMATES: Mapping[str, Callable[[GemmConfig, GemmProblem, Gpu], Resources]] = {
+    "pointer": _pointer,
+    "tma": _tma,
+    "wgmma": _wgmma,
+    "mma_sync": _mma_sync,
+}
+
+
+def _resources(config: GemmConfig, registers: float, shared_bytes: int) -> Resources:
+    cap = min(config.max_registers or MAX_REGISTERS, MAX_REGISTERS)
+    needed = _round_up(int(registers), 8)
+    spilled = max(0, needed - cap) * REGISTER_BYTES
+    return Resources(min(needed, cap), shared_bytes, config.num_warps, spilled)
+
+
+def _stage_bytes(config: GemmConfig, problem: GemmProblem) -> int:
+    return (config.block_m + config.block_n) * config.block_k * problem.itemsize
+
+
+def _out_bytes(config: GemmConfig, problem: GemmProblem) -> int:
+    return config.block_m * config.block_n * problem.out_itemsize // config.epilogue_subtile
