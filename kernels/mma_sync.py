@@ -256,7 +256,7 @@ def through_registers(config: GemmConfig) -> bool:
     return "padded" in (config.smem_a, config.smem_b, config.smem_c)
 
 
-def shared_layout(kind: str, rows: int, cols: int, itemsize: int) -> Any:
+def shared_layout(kind: str, rows: int, cols: int, itemsize: int) -> Any:  # noqa: ANN401
     """smem.tile_layout(kind, cols, itemsize) of a rows x cols tile, as Gluon writes it."""
     tile = tile_layout(kind, cols, itemsize)
     if tile.padding:

@@ -19,6 +19,7 @@ from autoswizzle.problem import GemmProblem
 from autoswizzle.smem import KINDS, tile_layout
 from autoswizzle.space import branches, why_illegal
 
+pytestmark = pytest.mark.kernel
 pytest.importorskip("triton.experimental.gluon")
 mma_sync = pytest.importorskip("autoswizzle.kernels.mma_sync")
 
@@ -42,7 +43,11 @@ class Pointer:
 
 
 class Value(np.ndarray):
-    """A register tensor."""
+    """A register tensor. Assigning to one never changes another."""
+
+    __iadd__ = np.ndarray.__add__
+    __isub__ = np.ndarray.__sub__
+    __imul__ = np.ndarray.__mul__
 
     def to(self, dtype):
         return self.astype(dtype)
@@ -119,7 +124,10 @@ def run_on_numpy(config, problem, a, b, out):
         )
         for name, operand in (("a", a), ("b", b), ("out", out))
     }
-    values = {**call.args, **call.constants, **arrays}
+    scalars = {
+        name: np.array(value).view(Value) for name, value in call.args.items() if name not in arrays
+    }
+    values = {**scalars, **call.constants, **arrays}
     for index in range(call.tiles):
         gl = Gluon(index)
         names = dict(vars(mma_sync))
@@ -170,6 +178,28 @@ def test_products_are_exact_and_whole(layout, m, n, k, smem, stages):
     run_on_numpy(config, problem, a, b, out)
     assert torch.equal(out, a @ b)
     assert torch.isnan(out.as_strided((m - 1, 8), (n + 8, 1), n)).all()  # nothing past a row
+
+
+def test_offsets_of_64_bits(monkeypatch):
+    monkeypatch.setattr(mma_sync, "_INT32_MAX", 0)
+    problem = GemmProblem(40, 72, 48, "bf16", "tt")
+    a, b = operand(40, 48, True), operand(48, 72, True)
+    out = torch.full((40, 72), float("nan"))
+    run_on_numpy(make_config(), problem, a, b, out)
+    assert torch.equal(out, a @ b)
+
+
+def test_only_offsets_beyond_32_bits_are_wide():
+    def wide(m, n, k):
+        a = torch.empty(2**62 // 8, device="meta").as_strided((m, k), (k, 1))
+        b = torch.empty(2**62 // 8, device="meta").as_strided((k, n), (n, 1))
+        out = torch.empty(2**62 // 8, device="meta").as_strided((m, n), (n, 1))
+        return mma_sync.call(make_config(), GemmProblem(m, n, k), a, b, out).constants["WIDE"]
+
+    assert not wide(8192, 8192, 8192)
+    assert wide(2**20, 64, 4096)
+    assert wide(64, 2**20, 4096)
+    assert wide(2**16, 2**16, 64)
 
 
 def test_extents_that_are_not_contiguous_may_be_odd():

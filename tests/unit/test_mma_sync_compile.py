@@ -9,6 +9,7 @@ from autoswizzle.hardware import find_gpu
 from autoswizzle.problem import GemmProblem
 from autoswizzle.smem import gemm_traffic
 
+pytestmark = pytest.mark.kernel
 pytest.importorskip("triton.experimental.gluon")
 offline = pytest.importorskip("autoswizzle.kernels.offline")
 
