@@ -206,9 +206,12 @@ def count_conflicts(problem: GemmProblem, configs: Sequence[GemmConfig]) -> list
         *("--kernel-name", "regex:mma_sync_gemm", "--metrics", ",".join(metrics)),
         *(sys.executable, "-m", "autoswizzle.smem_bench", json.dumps(work)),
     ]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=PROFILE_TIMEOUT_S, check=False
-    )
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=PROFILE_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired as expired:
+        raise UnavailableError(f"ncu did not end within {PROFILE_TIMEOUT_S} s") from expired
     counted = parse_counters(done.stdout)
     if len(counted) != len(configs):
         said = (done.stdout + done.stderr).strip().splitlines() or ["nothing"]

@@ -109,3 +109,10 @@ def test_without_a_profiler_it_says_so(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UnavailableError, match="needs ncu"):
         bench.count_conflicts(SQUARE, [bench.ARTICLE])
+
+
+def test_a_profiler_that_hangs_is_given_up(tmp_path, monkeypatch):
+    fake_ncu(tmp_path, monkeypatch, "exec sleep 30")
+    monkeypatch.setattr(bench, "PROFILE_TIMEOUT_S", 0.2)
+    with pytest.raises(UnavailableError, match="ncu did not end within"):
+        bench.count_conflicts(SQUARE, [bench.ARTICLE])
