@@ -220,7 +220,8 @@ def store_tile(sums, c_desc, c_s, FIRST: gl.constexpr, row, col, plan: gl.conste
     for i in gl.static_range(len(slices)):
         value = slices[i].to(c_desc.dtype)
         buffer = c_s.index(FIRST + i % plan.stores)
-        tma_store_wait(plan.stores - 1)
+        # The previous tile's stores were started a main loop ago: waiting for all costs nothing.
+        tma_store_wait(plan.stores - 1 if i > 0 else 0)
         buffer.store(value)
         fence_async_shared()
         tma_store(c_desc, [row, col + i * plan.store_n], buffer)
