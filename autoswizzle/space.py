@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from autoswizzle.config import GROUPED_SWIZZLES, SWIZZLES, TORCH, GemmConfig
+from autoswizzle.config import GROUPED_SWIZZLES, SCHEDULINGS, SWIZZLES, TORCH, GemmConfig
 from autoswizzle.hardware import Gpu
 from autoswizzle.problem import GemmProblem
 
@@ -62,7 +62,33 @@ def _not_batched(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | No
     return f"batch must be 1, got {problem.batch}" if problem.batch != 1 else None
 
 
-_TILE_RULES = (_power_of_two_blocks, _stages, _accumulators, _not_batched)
+def _scheduling(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    if config.scheduling == "dynamic" and not config.persistent:
+        return "scheduling must be static without persistent, got dynamic"
+    return None
+
+
+def _tensor_maps(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    if not problem.aligned:
+        return f"{config.kernel} needs operands aligned to 16 bytes, got {problem}"
+    if not config.persistent:
+        return f"{config.kernel} must be persistent, got persistent=False"
+    return None
+
+
+def _tma_loops(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    if config.flatten and config.scheduling == "dynamic":
+        return "flatten must be false with dynamic scheduling (no loop over a range), got true"
+    widths = tuple(width for width in (1, 2, 4) if config.block_n // width >= 16)
+    if config.epilogue_subtile not in widths:
+        return (
+            f"epilogue_subtile must be one of {', '.join(map(str, widths))} for block_n"
+            f" {config.block_n}, got {config.epilogue_subtile}"
+        )
+    return None
+
+
+_TILE_RULES = (_power_of_two_blocks, _stages, _accumulators, _not_batched, _scheduling)
 
 FAMILIES: Mapping[str, Family] = {
     "pointer": Family(
@@ -77,8 +103,27 @@ FAMILIES: Mapping[str, Family] = {
             "swizzle": SWIZZLES,
             "group_size": GROUP_SIZES,
             "persistent": (False, True),
+            "scheduling": SCHEDULINGS,
         },
         rules=_TILE_RULES,
+    ),
+    "tma": Family(
+        capabilities=(90, 100, 120),
+        dtypes=("fp16", "bf16", "fp32"),
+        tunables={
+            "block_m": (64, 128, 256),
+            "block_n": (64, 128, 256),
+            "block_k": (32, 64, 128),
+            "num_warps": (4, 8),
+            "num_stages": (3, 4, 5, 6),
+            "swizzle": SWIZZLES,
+            "group_size": GROUP_SIZES,
+            "persistent": (True,),
+            "scheduling": SCHEDULINGS,
+            "flatten": (False, True),
+            "epilogue_subtile": (1, 2, 4),
+        },
+        rules=(*_TILE_RULES, _tensor_maps, _tma_loops),
     ),
 }
 
