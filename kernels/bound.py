@@ -62,9 +62,8 @@ def bind(config: GemmConfig, problem: GemmProblem, a: Tensor, b: Tensor, out: Te
     if interpreted(call) or starter is None:
         return plain
     with current_device(a.device):
-        kernel, resources = load(call, a.device)
+        kernel, resources = load(call)
         programs = programs_of(call, resources, a.device)
-        arguments = call.arguments(a.device)
     if kernel.metadata.global_scratch_size or kernel.metadata.profile_scratch_size:
         return plain  # such a kernel needs memory from triton's allocator at every launch
     low_bits = [
@@ -74,7 +73,9 @@ def bind(config: GemmConfig, problem: GemmProblem, a: Tensor, b: Tensor, out: Te
         plain=plain,
         device=a.device.index,
         low_bits=(low_bits[0], low_bits[1], low_bits[2]),
-        arguments=prepare(arguments, (a, b, out), kernel.metadata.tensordesc_meta or ()),
+        arguments=prepare(
+            call.arguments(torch.device("meta")), (a, b, out), kernel.metadata.tensordesc_meta or ()
+        ),
         start=starter(kernel, programs),
     )
 
@@ -216,12 +217,10 @@ def _encoder(descriptor: Any, facts: Any) -> Callable[[int], Any]:  # noqa: ANN4
 
 def _c_function(launcher: Any) -> Callable[..., None]:  # noqa: ANN401
     """The C function of a CudaLauncher, which wraps it where a kernel takes descriptors."""
-    wrapped = (
-        inspect.getclosurevars(launcher.launch).nonlocals
-        if inspect.isfunction(launcher.launch)
-        else {}
-    )
-    return wrapped.get("launcher", launcher.launch)
+    launch: Callable[..., None] = launcher.launch
+    if inspect.isfunction(launch):
+        launch = inspect.getclosurevars(launch).nonlocals["launcher"]
+    return launch
 
 
 def _starter_3_6(kernel: Any, programs: int) -> _Start:  # noqa: ANN401
