@@ -14,7 +14,7 @@ from autoswizzle.config import (
     GemmConfig,
 )
 from autoswizzle.hardware import Gpu
-from autoswizzle.problem import ALIGNMENT, GemmProblem
+from autoswizzle.problem import GemmProblem
 from autoswizzle.toolchain import triton_version
 
 GROUP_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
@@ -70,17 +70,37 @@ def _not_batched(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | No
     return f"batch must be 1, got {problem.batch}" if problem.batch != 1 else None
 
 
+def _scheduling(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    if config.scheduling == "dynamic" and not config.persistent:
+        return "scheduling must be static without persistent, got dynamic"
+    return None
+
+
+def _tensor_maps(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    if not problem.aligned:
+        return f"{config.kernel} needs operands aligned to 16 bytes, got {problem}"
+    if not config.persistent:
+        return f"{config.kernel} must be persistent, got persistent=False"
+    return None
+
+
+def _tma_loops(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    if config.flatten and config.scheduling == "dynamic":
+        return "flatten must be false with dynamic scheduling (no loop over a range), got true"
+    widths = tuple(width for width in (1, 2, 4) if config.block_n // width >= 16)
+    if config.epilogue_subtile not in widths:
+        return (
+            f"epilogue_subtile must be one of {', '.join(map(str, widths))} for block_n"
+            f" {config.block_n}, got {config.epilogue_subtile}"
+        )
+    return None
+
+
 def _toolchain(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
     """Gluon with warp specialisation on Hopper came with triton 3.6."""
     version = triton_version()
     if version is not None and version < (3, 6):
         return f"{config.kernel} needs triton >= 3.6, got {version[0]}.{version[1]}"
-    return None
-
-
-def _tma(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
-    if not problem.aligned:
-        return f"{config.kernel} needs bases and strides that are multiples of {ALIGNMENT} bytes"
     return None
 
 
@@ -129,12 +149,10 @@ def _wgmma_warps(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | No
     limit = 128 if config.warp_specialize == "none" else 192  # without spills, ptxas 12.8
     if held > limit:
         return f"wgmma needs <= {limit} accumulators a thread, got {held}"
-    if not config.persistent:
-        return "wgmma is persistent, got persistent False"
     return None
 
 
-_TILE_RULES = (_power_of_two_blocks, _stages, _accumulators, _not_batched)
+_TILE_RULES = (_power_of_two_blocks, _stages, _accumulators, _not_batched, _scheduling)
 
 FAMILIES: Mapping[str, Family] = {
     "pointer": Family(
@@ -149,8 +167,27 @@ FAMILIES: Mapping[str, Family] = {
             "swizzle": SWIZZLES,
             "group_size": GROUP_SIZES,
             "persistent": (False, True),
+            "scheduling": SCHEDULINGS,
         },
         rules=_TILE_RULES,
+    ),
+    "tma": Family(
+        capabilities=(90, 100, 120),
+        dtypes=("fp16", "bf16", "fp32"),
+        tunables={
+            "block_m": (64, 128, 256),
+            "block_n": (64, 128, 256),
+            "block_k": (32, 64, 128),
+            "num_warps": (4, 8),
+            "num_stages": (3, 4, 5, 6),
+            "swizzle": SWIZZLES,
+            "group_size": GROUP_SIZES,
+            "persistent": (True,),
+            "scheduling": SCHEDULINGS,
+            "flatten": (False, True),
+            "epilogue_subtile": (1, 2, 4),
+        },
+        rules=(*_TILE_RULES, _tensor_maps, _tma_loops),
     ),
     "wgmma": Family(
         capabilities=(90,),
@@ -168,7 +205,14 @@ FAMILIES: Mapping[str, Family] = {
             "epilogue_subtile": (1, 2, 3, 4, 6),
             "warp_specialize": WARP_SPECIALIZE,
         },
-        rules=(_toolchain, _tma, _not_batched, _wgmma_operands, _wgmma_tile, _wgmma_warps),
+        rules=(
+            _toolchain,
+            _tensor_maps,
+            _not_batched,
+            _wgmma_operands,
+            _wgmma_tile,
+            _wgmma_warps,
+        ),
     ),
 }
 

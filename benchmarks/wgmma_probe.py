@@ -279,7 +279,7 @@ class Bench:
         from autoswizzle.kernels.launch import load
 
         try:
-            load(family("wgmma").call(config, self.problem, *self.sets[0]), self.device)
+            load(family("wgmma").call(config, self.problem, *self.sets[0]))
         except CandidateError:
             return
 

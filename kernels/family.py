@@ -56,12 +56,17 @@ class Call:
         A counter of its own for every launch, zeroed on the launch's stream, keeps apart launches
         that overlap: on other streams, or as replays of CUDA graphs that captured them.
         """
-        import torch
-
         values = {"counter": None, **self.args, **self.constants}
         if self.dynamic:
-            values["counter"] = torch.zeros(1, dtype=torch.int32, device=device)
+            values["counter"] = zeroed_counter(device)
         return {name: values[name] for name in self.kernel.arg_names}
+
+
+def zeroed_counter(device: "device") -> "Tensor":
+    """What a dynamic kernel counts the handed-out tiles with: one int32 zero on device."""
+    import torch
+
+    return torch.zeros(1, dtype=torch.int32, device=device)
 
 
 class Family(Protocol):

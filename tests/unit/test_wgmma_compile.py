@@ -68,7 +68,7 @@ def test_one_binary_for_all_extents_and_group_sizes() -> None:
 @pytest.mark.parametrize(
     ("text", "change", "named"),
     [
-        ("4096x4096x4096:bf16:nt:unaligned", {}, "multiples of 16 bytes"),
+        ("4096x4096x4096:bf16:nt:unaligned", {}, "aligned to 16 bytes"),
         ("2x4096x4096x4096:bf16:nt", {}, "batch must be 1"),
         ("4096x4096x4096:fp32:nt", {}, "precision tf32"),
         ("4096x4096x4096:fp32:nn:tf32", {"block_k": 32}, "layout nt"),
@@ -82,7 +82,7 @@ def test_one_binary_for_all_extents_and_group_sizes() -> None:
         ("4096x4096x4096:bf16:nt", {"num_warps": 2}, "num_warps 4 or 8"),
         ("4096x4096x4096:bf16:nt", {"block_m": 64}, "64 rows for every 4 warps"),
         ("4096x4096x4096:bf16:nt", {"block_m": 256}, "192 accumulators a thread, got 256"),
-        ("4096x4096x4096:bf16:nt", {"persistent": False}, "persistent"),
+        ("4096x4096x4096:bf16:nt", {"persistent": False}, "must be persistent"),
         ("4096x4096x4096:bf16:nt", {"split_k": 2}, "does not use split_k"),
         (
             "4096x4096x4096:bf16:nt",
