@@ -87,16 +87,16 @@ def _descriptor(
     name: str, tensor: torch.Tensor, block: list[int], dtype: gl.dtype, transposed: bool
 ) -> TensorDescriptor:
     """A TMA descriptor of tensor as it is stored: its transpose if transposed."""
-    stored = tensor.t() if transposed else tensor
-    shape, (stride, inner_stride) = list(stored.shape), stored.stride()
-    block = block[::-1] if transposed else block
-    unit = ALIGNMENT // stored.itemsize
-    if shape[0] == 1:  # its stride is never used, but must be legal
-        stride = -(-shape[1] // unit) * unit
-    if (shape[1] > 1 and inner_stride != 1) or stride % unit or stored.data_ptr() % ALIGNMENT:
+    turn = -1 if transposed else 1
+    (height, width), (stride, inner_stride) = tensor.shape[::turn], tensor.stride()[::turn]
+    unit = ALIGNMENT // tensor.itemsize
+    if height == 1:  # its stride is never used, but must be legal
+        stride = -(-width // unit) * unit
+    if (width > 1 and inner_stride != 1) or stride % unit or tensor.data_ptr() % ALIGNMENT:
         raise LaunchError(
             f"wgmma needs {name} with unit inner stride and base and row stride multiples of "
             f"{ALIGNMENT} bytes, got strides {tuple(tensor.stride())}"
         )
+    block = block[::turn]
     layout = gl.NVMMASharedLayout.get_default_for(block, dtype)
-    return TensorDescriptor(stored, shape, [stride, 1], block, layout)
+    return TensorDescriptor(tensor, [height, width], [stride, 1], block, layout)

@@ -73,7 +73,7 @@ def pipelined(a_desc, b_desc, tail_desc, c_desc, counter, m, n, k, group_size, p
 def _following(index, counter, plan: gl.constexpr):
     """The index of the tile after the index-th."""
     if plan.dynamic:
-        following = gl.num_programs(0) + gl.atomic_add(counter, 1)
+        following = gl.num_programs(0) + gl.atomic_add(counter, 1, sem="relaxed")
     else:
         following = index + gl.num_programs(0)
     return following

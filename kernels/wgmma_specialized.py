@@ -94,7 +94,7 @@ def _produce(inputs, ring, queue, counter, shape, plan: gl.constexpr):
             load_step(inputs, ring, slot, row, col, inner, True, plan)
             slot, phase = advance(slot, phase, plan.stages)
         if plan.dynamic:
-            index = gl.num_programs(0) + gl.atomic_add(counter, 1)
+            index = gl.num_programs(0) + gl.atomic_add(counter, 1, sem="relaxed")
             _hand_out(queue, taken, index)
             taken += 1
         else:

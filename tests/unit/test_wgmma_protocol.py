@@ -206,7 +206,7 @@ def stand_ins(machine: Machine, programs: int, swizzle: str) -> dict[str, Module
             return Bars(machine, shape[0])
         return Shared(np.full(shape, np.nan), unfenced)
 
-    def atomic_add(counter: list[int], amount: int) -> int:
+    def atomic_add(counter: list[int], amount: int, sem: str) -> int:
         machine.step()
         counter[0] += amount
         return counter[0] - amount
