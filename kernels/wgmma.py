@@ -6,7 +6,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from autoswizzle.config import GemmConfig
 from autoswizzle.errors import LaunchError
-from autoswizzle.kernels.family import Call
+from autoswizzle.kernels.family import Call, Scratch
 from autoswizzle.kernels.order import log_side
 from autoswizzle.kernels.wgmma_parts import Plan
 from autoswizzle.kernels.wgmma_pipelined import pipelined
@@ -48,7 +48,7 @@ def call(
         constants={"plan": plan.on_device()},
         options={"num_warps": config.num_warps},
         persistent=True,
-        dynamic=plan.dynamic,
+        scratch=Scratch(counter=int(plan.dynamic)),
     )
 
 
