@@ -24,6 +24,9 @@ MAX_TILES = (
 )  # of a launch: the device counts tiles in int32, and so is grid axis x limited
 MAX_ACCUMULATORS = 256  # fp32 accumulators a thread can hold (255 registers a thread)
 
+MAX_SPLIT_K = 32  # partial sums of a tile that its last program adds
+MAX_SPLIT_WAVES = 8  # work items an SM, when k is split: a larger grid needs no split
+
 _DEFAULTS = {item.name: item.default for item in fields(GemmConfig)}
 
 
@@ -133,6 +136,21 @@ def _wgmma_tile(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | Non
     return None
 
 
+def _wgmma_split(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    if config.split_k == 1:
+        return None
+    if config.warp_specialize != "cooperative":
+        return f"wgmma needs warp_specialize cooperative to split k, got {config.warp_specialize}"
+    steps = -(-problem.k // config.block_k)
+    if config.split_k > min(steps, MAX_SPLIT_K):
+        return f"split_k must be in 1..{min(steps, MAX_SPLIT_K)}, got {config.split_k}"
+    grid_m, grid_n = grid(config, problem)
+    items, most = grid_m * grid_n * config.split_k, MAX_SPLIT_WAVES * gpu.num_sms
+    if items > most:
+        return f"tiles x split_k must be <= {most}, as their partial sums are kept, got {items}"
+    return None
+
+
 def _wgmma_warps(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
     """num_warps are those of one consumer: two halves of a tile, two tiles, or one of a tile."""
     if config.num_warps not in (4, 8):
@@ -203,6 +221,7 @@ FAMILIES: Mapping[str, Family] = {
             "persistent": (True,),
             "scheduling": SCHEDULINGS,
             "epilogue_subtile": (1, 2, 3, 4, 6),
+            "split_k": (1, 2, 3, 4, 6, 8),
             "warp_specialize": WARP_SPECIALIZE,
         },
         rules=(
@@ -212,6 +231,7 @@ FAMILIES: Mapping[str, Family] = {
             _wgmma_operands,
             _wgmma_tile,
             _wgmma_warps,
+            _wgmma_split,
         ),
     ),
 }

@@ -41,14 +41,19 @@ def call(
         "group_size": config.group_size,
     }
     grid_m, grid_n = grid(config, problem)
+    items = grid_m * grid_n * plan.splits
+    split = plan.splits > 1
     return Call(
         kernel=pipelined if config.warp_specialize == "none" else specialized,
         args=args,
-        tiles=grid_m * grid_n,
+        tiles=items,
         constants={"plan": plan.on_device()},
         options={"num_warps": config.num_warps},
         persistent=True,
-        scratch=Scratch(counter=int(plan.dynamic)),
+        scratch=Scratch(
+            counter=1 + grid_m * grid_n * plan.shares if split else int(plan.dynamic),
+            partials=items * config.block_m * config.block_n if split else 0,
+        ),
     )
 
 
@@ -78,6 +83,7 @@ def _plan(config: GemmConfig, problem: GemmProblem) -> Plan:
         swizzle=config.swizzle,
         log_side=log_side(config.swizzle, *grid(config, problem)),
         dynamic=config.scheduling == "dynamic",
+        splits=config.split_k,
         consumer_registers=240,
         producer_registers=24,
     )

@@ -29,6 +29,7 @@ class Plan:
     pieces: widths that block_n is made of, each a power of two. shares: consumers (or parts) that
     the rows of a tile are split among; rows: of one share. alternate: consumers that take turns
     tile by tile. stores: shared-memory buffers a consumer stores through, store_n columns each.
+    splits: parts that the k steps of a tile are split among, each a work item of its own.
     """
 
     block_m: int
@@ -50,6 +51,7 @@ class Plan:
     swizzle: str
     log_side: int
     dynamic: bool
+    splits: int
     consumer_registers: int
     producer_registers: int
 
@@ -204,7 +206,15 @@ def in_flight(done):
 
 @gluon.jit
 def store_tile(sums, c_desc, c_s, FIRST: gl.constexpr, row, col, plan: gl.constexpr):
-    """Stores a share of a tile in slices of plan.store_n columns, through plan.stores buffers."""
+    """Stores a share of a tile slice by slice, through plan.stores buffers from FIRST on."""
+    slices = sliced(sums, plan)
+    for i in gl.static_range(len(slices)):
+        store_slice(slices[i], c_desc, c_s, FIRST, i, row, col, plan)
+
+
+@gluon.jit
+def sliced(sums, plan: gl.constexpr):
+    """The sums in slices of plan.store_n columns."""
     slices = ()
     for i in gl.static_range(len(sums)):
         parts = (sums[i],)
@@ -217,11 +227,17 @@ def store_tile(sums, c_desc, c_s, FIRST: gl.constexpr, row, col, plan: gl.conste
                 )
             parts = halves
         slices += parts
-    for i in gl.static_range(len(slices)):
-        value = slices[i].to(c_desc.dtype)
-        buffer = c_s.index(FIRST + i % plan.stores)
-        # The previous tile's stores were started a main loop ago: waiting for all costs nothing.
-        tma_store_wait(plan.stores - 1 if i > 0 else 0)
-        buffer.store(value)
-        fence_async_shared()
-        tma_store(c_desc, [row, col + i * plan.store_n], buffer)
+    return slices
+
+
+@gluon.jit
+def store_slice(
+    values, c_desc, c_s, FIRST: gl.constexpr, PLACE: gl.constexpr, row, col, plan: gl.constexpr
+):
+    """Starts the store of the PLACE-th slice of a tile."""
+    buffer = c_s.index(FIRST + PLACE % plan.stores)
+    # The previous tile's stores were started a main loop ago: waiting for all costs nothing.
+    tma_store_wait(plan.stores - 1 if PLACE > 0 else 0)
+    buffer.store(values.to(c_desc.dtype))
+    fence_async_shared()
+    tma_store(c_desc, [row, col + PLACE * plan.store_n], buffer)

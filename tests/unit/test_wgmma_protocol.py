@@ -126,12 +126,17 @@ class Barrier:
 class Tensor:
     """Registers; None while a product into them is in flight."""
 
+    type = SimpleNamespace(layout=None)
+
     def __init__(self, value: np.ndarray | None) -> None:
         self.value = value
 
     @property
     def shape(self) -> tuple[int, ...]:
         return self.value.shape
+
+    def __add__(self, other: "Tensor") -> "Tensor":
+        return Tensor(self.value + other.value)
 
     def to(self, dtype: object) -> "Tensor":
         return self
@@ -144,6 +149,16 @@ class Tensor:
 
     def split(self) -> tuple["Tensor", "Tensor"]:
         return Tensor(self.value[..., 0]), Tensor(self.value[..., 1])
+
+
+class Pointer:
+    """Global memory from an element on, or at an array of elements."""
+
+    def __init__(self, memory: np.ndarray, at: int | np.ndarray = 0) -> None:
+        self.memory, self.at = memory, at
+
+    def __add__(self, offset: int | np.ndarray) -> "Pointer":
+        return Pointer(self.memory, self.at + offset)
 
 
 class Shared:
@@ -206,10 +221,18 @@ def stand_ins(machine: Machine, programs: int, swizzle: str) -> dict[str, Module
             return Bars(machine, shape[0])
         return Shared(np.full(shape, np.nan), unfenced)
 
-    def atomic_add(counter: list[int], amount: int, sem: str) -> int:
+    def atomic_add(pointer: Pointer, amount: int, sem: str) -> int:
         machine.step()
-        counter[0] += amount
-        return counter[0] - amount
+        pointer.memory[pointer.at] += amount
+        return int(pointer.memory[pointer.at]) - amount
+
+    def store(pointer: Pointer, value: Tensor | int) -> None:
+        machine.step()
+        pointer.memory[pointer.at] = value.value if isinstance(value, Tensor) else value
+
+    def load(pointer: Pointer, cache_modifier: str) -> Tensor:
+        machine.step()
+        return Tensor(pointer.memory[pointer.at])
 
     def warp_specialize(
         partitions: list[tuple[Callable[..., None], tuple]], warps: list[int], registers: list[int]
@@ -301,7 +324,9 @@ def stand_ins(machine: Machine, programs: int, swizzle: str) -> dict[str, Module
 
     gl = module(
         "gl", constexpr=constexpr, int32="int32", int64="int64", float32="float32",
-        allocate_shared_memory=allocate, atomic_add=atomic_add, warp_specialize=warp_specialize,
+        allocate_shared_memory=allocate, store=store, load=load, cast=lambda value, dtype: value,
+        arange=lambda start, end, layout: np.arange(start, end), SliceLayout=lambda *_: None,
+        atomic_add=atomic_add, warp_specialize=warp_specialize,
         program_id=lambda axis: machine.local.program, num_programs=lambda axis: programs,
         cdiv=lambda a, b: -(-a // b), static_range=range, max=lambda value, axis: int(value.max()),
         zeros=lambda shape, dtype, layout: Tensor(np.zeros(shape)),
@@ -338,7 +363,7 @@ def load_kernels(fakes: dict[str, ModuleType]) -> dict[str, ModuleType]:
     """The device modules, executed over the stand-ins."""
     loaded = {}
     with patch.dict(sys.modules, fakes):
-        for name in ("wgmma_parts", "wgmma_pipelined", "wgmma_specialized"):
+        for name in ("wgmma_parts", "wgmma_split", "wgmma_pipelined", "wgmma_specialized"):
             path = KERNELS / f"{name}.py"
             spec = importlib.util.spec_from_file_location(f"autoswizzle.kernels.{name}", path)
             loaded[name] = importlib.util.module_from_spec(spec)
@@ -350,7 +375,7 @@ def load_kernels(fakes: dict[str, ModuleType]) -> dict[str, ModuleType]:
 def multiply(
     extents: tuple[int, int, int], programs: int, seed: int, kind: str, stages: int,
     tail: bool = False, dynamic: bool = False, transposed: tuple[bool, bool] = (False, True),
-    swizzle: str = "grouped",
+    swizzle: str = "grouped", splits: int = 1,
 ) -> None:  # fmt: skip
     """One launch of a kernel on tiny tiles, checked exactly, each output element written once."""
     m, n, k = extents
@@ -364,7 +389,7 @@ def multiply(
         shares=shares, alternate=2 if kind == "pingpong" else 1, warps=4, stages=stages,
         step_bytes=(block_m + block_n) * block_k, store_n=2, stores=2, a_transposed=transposed[0],
         b_transposed=transposed[1], instruction_k=16, precision=SimpleNamespace(value="ieee"),
-        swizzle=swizzle, log_side=0, dynamic=dynamic, consumer_registers=240,
+        swizzle=swizzle, log_side=0, dynamic=dynamic, splits=splits, consumer_registers=240,
         producer_registers=24,
     )  # fmt: skip
     numbers = np.random.default_rng(seed)
@@ -382,17 +407,21 @@ def multiply(
         kernels["wgmma_pipelined" if kind == "none" else "wgmma_specialized"],
         "pipelined" if kind == "none" else "specialized",
     )
-    counter = [0]
+    work = -(-m // block_m) * -(-n // block_n) * splits
+    counter = np.zeros(1 + work * shares, int)
+    partials = Pointer(np.full(work * block_m * block_n, np.nan))
+    scratch = (Pointer(counter),) if kind == "none" else (Pointer(counter), partials)
     for program in random.Random(seed).sample(range(programs), programs):
 
         def body(program: int = program) -> None:
             machine.set_program(program)
-            kernel(a_desc, b_desc, tail_desc, c_desc, counter, m, n, k, 2, plan)
+            kernel(a_desc, b_desc, tail_desc, c_desc, *scratch, m, n, k, 2, plan)
 
         machine.run(body)
         assert not machine.pending, "a copy was never waited for"
     np.testing.assert_array_equal(c, a @ b)
     assert (c_desc.writes == 1).all()
+    assert not counter[1:].any(), "tickets must be zero again"
 
 
 KINDS = ("cooperative", "pingpong", "whole", "none")
@@ -414,3 +443,11 @@ def test_any_number_of_tiles_and_steps(kind: str, dynamic: bool, stages: int) ->
 def test_two_pieces_and_layouts(kind: str) -> None:
     for seed, transposed in enumerate(product((False, True), repeat=2)):
         multiply((9, 13, 7), 2, seed, kind, 3, tail=True, transposed=transposed)
+
+
+@pytest.mark.parametrize("kind", ["cooperative", "whole"])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_split_k(kind: str, dynamic: bool) -> None:
+    for seed, splits in product(range(3), (2, 3, 5)):
+        extents = (9, 13, 2 * splits + seed)
+        multiply(extents, 3 + seed, seed, kind, 3, splits=splits, dynamic=dynamic, tail=seed == 1)
