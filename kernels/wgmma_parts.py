@@ -121,6 +121,14 @@ def advance(slot, phase, SLOTS: gl.constexpr):
 
 
 @gluon.jit
+def before(slot, SLOTS: gl.constexpr):
+    """The slot before this one. (A variable that follows slot a step behind would not be carried by
+    a loop: entering it, the two name one value, and the compiler takes them for the same.)
+    """
+    return SLOTS - 1 if slot == 0 else slot - 1
+
+
+@gluon.jit
 def skip(slot, phase, steps, SLOTS: gl.constexpr):
     """The slot and the parity of its phase after steps more uses of the ring."""
     slot += steps

@@ -17,6 +17,7 @@ from autoswizzle.kernels.wgmma_parts import (
     accumulators,
     advance,
     allocate_ring,
+    before,
     in_flight,
     load_step,
     make_barriers,
@@ -160,7 +161,6 @@ def _consume(outputs, ring, turn, queue, shape, SELF: gl.constexpr, plan: gl.con
         tile, first, end = work_of(index, k, plan)
         row, col = tile_start(tile, shape, plan)
         row += share * plan.rows
-        previous = slot
         if plan.alternate == 2:
             mbarrier.wait(turn.index(SELF), turns & 1)
         accs = zero
@@ -168,13 +168,12 @@ def _consume(outputs, ring, turn, queue, shape, SELF: gl.constexpr, plan: gl.con
             mbarrier.wait(full.index(slot), phase)
             accs = multiply(accs, ring, slot, share, step > first, plan)
             accs = in_flight(wait_for(accs, 1, plan))
-            mbarrier.arrive(empty.index(previous), count=1, pred=step > first)
-            previous = slot
+            mbarrier.arrive(empty.index(before(slot, plan.stages)), count=1, pred=step > first)
             slot, phase = advance(slot, phase, plan.stages)
         if plan.alternate == 2:
             mbarrier.arrive(turn.index(1 - SELF), count=1)
         sums = wait_for(accs, 0, plan)
-        mbarrier.arrive(empty.index(previous), count=1)
+        mbarrier.arrive(empty.index(before(slot, plan.stages)), count=1)
         if plan.splits == 1:
             store_tile(sums, c_desc, c_s, SELF * plan.stores, row, col, plan)
         else:
