@@ -15,19 +15,13 @@ from autoswizzle.config import (
 )
 from autoswizzle.errors import ArgumentError
 from autoswizzle.hardware import Gpu
-<<<<<<< HEAD
 from autoswizzle.problem import ALIGNMENT, GemmProblem
 from autoswizzle.smem import warp_grid
-=======
-from autoswizzle.problem import GemmProblem
->>>>>>> wgmma
 from autoswizzle.toolchain import triton_version
 
 GROUP_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 MAX_GROUP_SIZE = 1024
-MAX_TILES = (
-    2**31 - 1
-)  # of a launch: the device counts tiles in int32, and so is grid axis x limited
+MAX_TILES = 2**31 - 1  # of a launch: the device counts in int32, and grid axis x ends there
 MAX_REGISTERS = 255  # a thread can have
 MAX_ACCUMULATORS = 256  # fp32 accumulators a thread can hold (255 registers a thread)
 
@@ -86,9 +80,13 @@ def _scheduling(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | Non
     return None
 
 
-def _tensor_maps(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+def _aligned(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
     if not problem.aligned:
-        return f"{config.kernel} needs operands aligned to 16 bytes, got {problem}"
+        return f"{config.kernel} needs operands aligned to {ALIGNMENT} bytes, got {problem}"
+    return None
+
+
+def _persistent(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
     if not config.persistent:
         return f"{config.kernel} must be persistent, got persistent=False"
     return None
@@ -177,7 +175,6 @@ def _wgmma_warps(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | No
     return None
 
 
-<<<<<<< HEAD
 def _mma_sync_operands(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
     """Copies are of 16 bytes along contiguous dimensions, without a remainder."""
     names = {"n"} | ({"k"} if problem.layout != "tn" else set())
@@ -201,10 +198,7 @@ def _mma_sync_tile(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | 
     return None
 
 
-_TILE_RULES = (_power_of_two_blocks, _stages, _accumulators, _not_batched)
-=======
 _TILE_RULES = (_power_of_two_blocks, _stages, _accumulators, _not_batched, _scheduling)
->>>>>>> wgmma
 
 FAMILIES: Mapping[str, Family] = {
     "pointer": Family(
@@ -239,7 +233,7 @@ FAMILIES: Mapping[str, Family] = {
             "flatten": (False, True),
             "epilogue_subtile": (1, 2, 4),
         },
-        rules=(*_TILE_RULES, _tensor_maps, _tma_loops),
+        rules=(*_TILE_RULES, _aligned, _persistent, _tma_loops),
     ),
     "wgmma": Family(
         capabilities=(90,),
@@ -260,7 +254,8 @@ FAMILIES: Mapping[str, Family] = {
         },
         rules=(
             _toolchain,
-            _tensor_maps,
+            _aligned,
+            _persistent,
             _not_batched,
             _wgmma_operands,
             _wgmma_tile,
@@ -284,7 +279,7 @@ FAMILIES: Mapping[str, Family] = {
             "smem_c": ("none", "128"),
             "max_registers": (0,),
         },
-        rules=(_toolchain, _tma, *_TILE_RULES, _mma_sync_operands, _mma_sync_tile),
+        rules=(_toolchain, _aligned, *_TILE_RULES, _mma_sync_operands, _mma_sync_tile),
     ),
 }
 
