@@ -115,7 +115,7 @@ def _repeated_hits(reuse: Reuse, lengths: Ints, depths: Ints, capacity: int) -> 
     steps = np.where(own > 0, lengths, 0)
     if ((reuse.of_wave @ depths).max(axis=0) <= capacity).all():
         return steps
-    distance = reuse.between[reuse.repeated] @ depths + own * reuse.extent[reuse.repeated, None]
+    distance = reuse.between_repeated @ depths + own * reuse.extent[reuse.repeated, None]
     return np.where(distance <= capacity, steps, 0)
 
 
@@ -140,7 +140,7 @@ def _carried_hits(reuse: Reuse, lengths: Ints, depths: Ints, capacity: int) -> I
     most = steps_within(np.zeros_like(late))
     if np.array_equal(most, steps_within(late + early)):
         return most
-    return steps_within(reuse.between[reuse.carried] @ depths)
+    return steps_within(reuse.between_carried @ depths)
 
 
 def _steps_below(room: Ints, slope: Ints, lengths: Ints) -> Ints:
