@@ -50,6 +50,12 @@ class Reuse:
         """Of each carried touch: extent of waves v+1..w. Shape (carried, kinds), like late."""
         return self._extent_of(self._last_wave[self.carried] + 1, self._wave[self.carried])
 
+    @property
+    def waves_apart(self) -> Ints:
+        """Of each carried touch: waves from its tile's last touch to it."""
+        apart: Ints = self._wave[self.carried] - self._last_wave[self.carried]
+        return apart
+
     @cached_property
     def of_wave(self) -> Ints:
         """Extent of each wave, shape (waves, kinds)."""
@@ -67,15 +73,10 @@ class Reuse:
         ended = np.ones(len(self._wave), bool)
         ended[self._previous[self.repeated]] = False
         done = np.cumsum(self._by_kind(np.arange(len(ended))) * ended[:, None], axis=0)
-        return (
-            sum_below(
-                self._previous[self._new],
-                self._by_kind(self._new),
-                np.searchsorted(self._new, self.carried),
-                since,
-            )
-            - done[since]
-        )
+        before = np.searchsorted(self._new, self.carried)
+        seen = sum_below(self._previous[self._new], self._by_kind(self._new), before, since)
+        between: Ints = seen - done[since]
+        return between
 
     @cached_property
     def between_repeated(self) -> Ints:
@@ -89,7 +90,8 @@ class Reuse:
         """Extent of the distinct tiles that waves first..last touch in one step, per kind."""
         if self._waves <= _DENSE_WAVES:
             table = self._wave_table
-            return np.asarray(table[last + 1, first] - table[first, first])
+            within: Ints = table[last + 1, first] - table[first, first]
+            return within
         waves, extents = self._wave[self._new], self._by_kind(self._new)
         before = np.concatenate((np.zeros_like(extents[:1]), np.cumsum(extents, axis=0)))
         stop = np.searchsorted(waves, last + 1)
