@@ -133,7 +133,7 @@ def _tile_gemm(
 def _offsets(tile, BLOCK: tl.constexpr, WIDE: tl.constexpr):
     """The BLOCK indices of a tile, in 64 bits if WIDE."""
     if WIDE:
-        return tl.cast(tile, tl.int64) * BLOCK + tl.arange(0, BLOCK)
+        tile = tl.cast(tile, tl.int64)
     return tile * BLOCK + tl.arange(0, BLOCK)
 
 
