@@ -43,8 +43,8 @@ def matmul(
     if plan.config is None:
         return torch.matmul(a, b)
     if a.dim() > 2:
-        product = _product(plan, a.view(-1, a.shape[-1]), b)
-        return product.view(*a.shape[:-1], b.shape[1])
+        flat = _product(plan, a.view(-1, a.shape[-1]), b)
+        return flat.view(*a.shape[:-1], b.shape[1])
     return _product(plan, a, b)
 
 
