@@ -47,6 +47,10 @@ def plan_of(
 ) -> Plan:
     """The memoised plan of operands that passed why_torch."""
     dtype = a.dtype
+    try:
+        bases = a.data_ptr() | b.data_ptr()
+    except RuntimeError:  # a wrapper without memory: a gradient batched by is_grads_batched
+        return WITH_TORCH
     key: tuple[object, ...] = (
         a.shape,
         a.stride(),
@@ -54,7 +58,7 @@ def plan_of(
         b.stride(),
         dtype,
         a.get_device(),
-        (a.data_ptr() | b.data_ptr()) % ALIGNMENT == 0,
+        bases % ALIGNMENT == 0,
     )
     if dtype is torch.float32:
         key += (fp32_precision(),)

@@ -100,3 +100,17 @@ def fake_gpu(fresh, monkeypatch, h200):
     monkeypatch.setattr(dispatch, "source_of", {"pointer": "aaaa", "torch": ""}.get)
     monkeypatch.setattr(dispatch, "triton_version", lambda: (3, 6))
     return kernels
+
+
+@pytest.fixture
+def tuned(fake_gpu, entry_for, monkeypatch):
+    """Every problem is tuned: decide answers with a small config."""
+    real = dispatch.Dispatcher._decide
+
+    def decide(self, problem, gpu):
+        if self.settings.disabled:
+            return real(self, problem, gpu)
+        return dispatch.Decision(problem, GemmConfig(block_m=16, block_n=32), "cache", "a test")
+
+    monkeypatch.setattr(dispatch.Dispatcher, "_decide", decide)
+    return fake_gpu
