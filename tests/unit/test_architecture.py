@@ -12,11 +12,18 @@ RANKS = [
     ("errors",),
     ("settings",),
     ("problem", "hardware", "smem", "toolchain"),
-    ("config",),
+    ("config", "operands", "misses"),
     ("space",),
     ("simulator",),
     ("kernels", "search", "cache"),
+<<<<<<< HEAD
     ("tuning", "dispatch", "order_bench", "smem_bench"),
+=======
+    ("tuning", "dispatch"),
+    ("plans",),
+    ("autograd",),
+    ("graph",),
+>>>>>>> cache
     ("ops", "patching"),
     ("report",),
     ("cli",),
