@@ -1,0 +1,100 @@
+"""Tile orders on the host: which output tile each program id computes.
+
+A launch of grid_m x grid_n tiles numbers its programs 0, 1, ...; the order gives each its tile.
+Every order is a bijection on every grid: morton, xor and hilbert walk the enclosing square whose
+side is a power of two and skip the tiles the grid lacks; the last group of grouped, grouped_n and
+serpentine has its actual size.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoswizzle.config import SWIZZLES
+from autoswizzle.errors import ConfigError, ProblemError
+
+Ints = NDArray[np.int64]
+
+
+def tile_order(swizzle: str, grid_m: int, grid_n: int, group_size: int = 8) -> NDArray[np.int32]:
+    """The tile (m, n) of each program id, shape (grid_m * grid_n, 2).
+
+    group_size counts tile rows (grouped, serpentine) or tile columns (grouped_n); the other orders
+    do not read it. Raises ConfigError for an unknown swizzle or a group below 1, ProblemError for
+    an empty grid.
+    """
+    if swizzle not in SWIZZLES:
+        raise ConfigError(f"swizzle must be one of {', '.join(SWIZZLES)}, got {swizzle!r}")
+    for name, extent in (("grid_m", grid_m), ("grid_n", grid_n)):
+        if type(extent) is not int or extent < 1:
+            raise ProblemError(f"{name} must be an integer of at least 1, got {extent!r}")
+    if type(group_size) is not int or group_size < 1:
+        raise ConfigError(f"group_size must be an integer of at least 1, got {group_size!r}")
+    if swizzle in _RANKS:
+        m, n = _by_rank(_RANKS[swizzle], grid_m, grid_n)
+    elif swizzle == "grouped_n":
+        n, m = _grouped(grid_n, grid_m, group_size)
+    elif swizzle == "row":
+        n, m = _grouped(grid_n, grid_m, grid_n)
+    elif swizzle == "column":
+        m, n = _grouped(grid_m, grid_n, grid_m)
+    else:
+        m, n = _grouped(grid_m, grid_n, group_size, serpentine=swizzle == "serpentine")
+    return np.stack((m, n), axis=1).astype(np.int32)
+
+
+def _grouped(
+    rows: int, columns: int, group_size: int, serpentine: bool = False
+) -> tuple[Ints, Ints]:
+    """Groups of group_size rows; in a group down the rows first, then the next column."""
+    ids = np.arange(rows * columns, dtype=np.int64)
+    group, inside = np.divmod(ids, min(group_size, rows) * columns)
+    first = group * min(group_size, rows)
+    height = np.minimum(rows - first, group_size)
+    column, row = np.divmod(inside, height)
+    if serpentine:
+        column = np.where(group % 2 == 1, columns - 1 - column, column)
+    return first + row, column
+
+
+def _by_rank(
+    rank: Callable[[Ints, Ints, int], Ints], grid_m: int, grid_n: int
+) -> tuple[Ints, Ints]:
+    """The grid's tiles sorted by their place on the enclosing power-of-two square."""
+    m, n = (axis.ravel() for axis in np.mgrid[:grid_m, :grid_n])
+    bits = (max(grid_m, grid_n) - 1).bit_length()
+    ids = np.argsort(rank(m, n, bits))
+    return m[ids], n[ids]
+
+
+def _morton_rank(m: Ints, n: Ints, bits: int) -> Ints:
+    rank = np.zeros_like(m)
+    for bit in range(bits):
+        rank |= (m >> bit & 1) << 2 * bit | (n >> bit & 1) << 2 * bit + 1
+    return rank
+
+
+def _xor_rank(m: Ints, n: Ints, bits: int) -> Ints:
+    return (n << bits) + (m ^ n)
+
+
+def _hilbert_rank(m: Ints, n: Ints, bits: int) -> Ints:
+    """The distance along the curve (the xy2d loop) with x = m, y = n."""
+    x, y = m.copy(), n.copy()
+    rank = np.zeros_like(m)
+    for bit in reversed(range(bits)):
+        right, upper = x >> bit & 1, y >> bit & 1
+        rank += (3 * right ^ upper) << 2 * bit
+        flip = (upper == 0) & (right == 1)
+        low = (1 << bit) - 1  # only the bits below matter to the quadrants still to come
+        x, y = np.where(flip, low - (x & low), x & low), np.where(flip, low - (y & low), y & low)
+        x, y = np.where(upper == 0, y, x), np.where(upper == 0, x, y)
+    return rank
+
+
+_RANKS: dict[str, Callable[[Ints, Ints, int], Ints]] = {
+    "morton": _morton_rank,
+    "xor": _xor_rank,
+    "hilbert": _hilbert_rank,
+}
