@@ -1,0 +1,46 @@
+"""Plain-text tables and JSON on stdout."""
+
+import json
+from collections.abc import Sequence
+
+
+def table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Columns aligned under their titles: text to the left, everything else to the right."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    lines = [list(titles), *cells]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(titles))]
+    left = [all(isinstance(row[i], str) for row in rows) for i in range(len(titles))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if to_left else cell.rjust(width)
+            for cell, width, to_left in zip(line, widths, left, strict=True)
+        ).rstrip()
+        for line in lines
+    )
+
+
+def fields(pairs: Sequence[tuple[str, object]]) -> str:
+    """One `name  value` line for each pair, values aligned."""
+    width = max(len(name) for name, _ in pairs)
+    return "\n".join(f"{name.ljust(width)}  {_cell(value)}" for name, value in pairs)
+
+
+def grid(values: Sequence[Sequence[int]]) -> str:
+    """A grid of integers, one line a row, right-aligned."""
+    width = max(len(str(value)) for row in values for value in row)
+    return "\n".join(" ".join(str(value).rjust(width) for value in row) for row in values)
+
+
+def print_json(data: object) -> None:
+    """Print data as JSON; NaN and infinity are refused, as JSON has no word for them."""
+    print(json.dumps(data, indent=2, allow_nan=False))
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.3f}" if abs(value) < 10 else f"{value:,.1f}"
+    return str(value)
