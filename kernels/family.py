@@ -1,0 +1,87 @@
+"""What every kernel family provides, and where each family's module is.
+
+A family's module names itself in MODULES and defines one function,
+
+    call(config, problem, a, b, out) -> Call
+
+which turns a configuration and operands into the arguments of one launch. It does not touch a GPU:
+the operands may be CPU or meta tensors when the kernel is only compiled. a is (m, k), b is (k, n),
+out is (m, n), of any strides; a family that needs more of them raises LaunchError. The launcher and
+the offline compiler know nothing else of a family.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from autoswizzle.config import GemmConfig
+from autoswizzle.errors import ConfigError
+from autoswizzle.problem import GemmProblem
+
+if TYPE_CHECKING:
+    from torch import Tensor, device
+
+MODULES: Mapping[str, str] = {
+    "pointer": "autoswizzle.kernels.pointer",
+    "tma": "autoswizzle.kernels.tma",
+    "wgmma": "autoswizzle.kernels.wgmma",
+    "mma_sync": "autoswizzle.kernels.mma_sync",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One launch of a kernel, before its grid is known.
+
+    kernel: the jit function. args: its run-time arguments by parameter name (tensors, integers,
+    host tensor descriptors). constants: its constexprs by name. options: of the compiler
+    (num_warps, num_stages, maxnreg). tiles: output tiles; the grid is tiles programs, or for a
+    persistent kernel as many as are resident at once, if that is fewer. dynamic: the kernel has a
+    parameter `counter`, left out of args, to which the launcher gives a zeroed int32 of its own for
+    each launch (None when not dynamic, and for kernels without one).
+    """
+
+    kernel: Any
+    args: Mapping[str, Any]
+    tiles: int
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    persistent: bool = False
+    dynamic: bool = False
+
+    def arguments(self, device: "device") -> dict[str, Any]:
+        """Every parameter's value, in order; a dynamic kernel's counter is allocated anew.
+
+        A counter of its own for every launch, zeroed on the stream it runs on, is what keeps launches
+        apart that overlap: on other streams, or as replays of CUDA graphs that captured them.
+        """
+        import torch
+
+        values = {"counter": None, **self.args, **self.constants}
+        if self.dynamic:
+            values["counter"] = torch.zeros(1, dtype=torch.int32, device=device)
+        return {name: values[name] for name in self.kernel.arg_names}
+
+
+class Family(Protocol):
+    """A kernel family's module."""
+
+    def call(
+        self, config: GemmConfig, problem: GemmProblem, a: "Tensor", b: "Tensor", out: "Tensor"
+    ) -> Call:
+        """The launch of config on these operands."""
+        ...
+
+
+def family(kernel: str) -> Family:
+    """The family that GemmConfig.kernel names; raises ConfigError. Imports triton."""
+    if kernel not in MODULES:
+        raise ConfigError(f"kernel must be one of {', '.join(MODULES)}, got {kernel!r}")
+    return cast(Family, import_module(MODULES[kernel]))
+
+
+def compile_options(config: GemmConfig) -> dict[str, Any]:
+    """The compiler options that every family takes from its configuration."""
+    options: dict[str, Any] = {"num_warps": config.num_warps, "num_stages": config.num_stages}
+    return options | ({"maxnreg": config.max_registers} if config.max_registers else {})
