@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from autoswizzle.cli import doctor, order, predict
+from autoswizzle.cli import doctor, order, predict, smem
 from autoswizzle.cli.failures import (
     BAD_ARGUMENTS,
     FAILED,
@@ -32,6 +32,7 @@ app = typer.Typer(
 app.command()(predict.rank)
 app.command()(predict.simulate)
 app.command()(order.order)
+app.command()(smem.smem)
 app.command()(doctor.doctor)
 
 

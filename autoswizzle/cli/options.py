@@ -35,7 +35,7 @@ def integer(least: int) -> Callable[[str], int]:
     """Parser of an integer of at least `least`."""
 
     def parse(text: str) -> int:
-        if not (text.isascii() and text.isdigit() and len(text) < 19 and int(text) >= least):
+        if not _is_extent(text) or int(text) < least:
             raise ArgumentError(f"must be an integer of at least {least}, got {text!r}")
         return int(text)
 
@@ -64,6 +64,23 @@ def choice(*legal: str) -> Callable[[str], str]:
         return text
 
     return parsed(parse)
+
+
+def extents(form: str, example: str) -> Callable[[str], tuple[int, ...]]:
+    """Parser of as many integers joined by x as example has, which form names."""
+    count = example.count("x") + 1
+
+    def parse(text: str) -> tuple[int, ...]:
+        parts = text.split("x")
+        if len(parts) != count or not all(_is_extent(part) for part in parts):
+            raise ArgumentError(f"must be {form}, like {example}, got {text!r}")
+        return tuple(map(int, parts))
+
+    return parsed(parse)
+
+
+def _is_extent(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 19
 
 
 def output_file(suffixes: tuple[str, ...] = ()) -> Callable[[str], Path]:

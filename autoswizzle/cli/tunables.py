@@ -1,27 +1,16 @@
 """Options that spell a configuration."""
 
 import json
-import re
 from typing import Annotated, Any
 
 import typer
 
-from autoswizzle.cli.options import choice, integer, parsed
+from autoswizzle.cli.options import choice, extents, integer, parsed
 from autoswizzle.config import KERNELS, SWIZZLES, GemmConfig
 from autoswizzle.errors import ArgumentError
 from autoswizzle.hardware import Gpu
 from autoswizzle.problem import GemmProblem
 from autoswizzle.space import default_config
-
-_BLOCK = re.compile(r"([0-9]{1,9})x([0-9]{1,9})x([0-9]{1,9})", re.ASCII)
-
-
-def _block(text: str) -> tuple[int, int, int]:
-    match = _BLOCK.fullmatch(text)
-    if match is None:
-        raise ArgumentError(f"must be BLOCK_MxBLOCK_NxBLOCK_K, like 128x256x64, got {text!r}")
-    block_m, block_n, block_k = map(int, match.groups())
-    return block_m, block_n, block_k
 
 
 def _assignment(text: str) -> tuple[str, Any]:
@@ -46,7 +35,10 @@ Kernel = Annotated[
 Block = Annotated[
     Any,
     typer.Option(
-        "--block", parser=parsed(_block), metavar="MxNxK", help="Elements of a tile and a k step."
+        "--block",
+        parser=extents("BLOCK_MxBLOCK_NxBLOCK_K", "128x256x64"),
+        metavar="MxNxK",
+        help="Elements of a tile and a k step.",
     ),
 ]
 SwizzleName = Annotated[
@@ -76,7 +68,7 @@ def chosen_config(
     problem: GemmProblem,
     gpu: Gpu,
     *,
-    block: tuple[int, int, int] | None,
+    block: tuple[int, ...] | None,
     assignments: list[tuple[str, Any]],
     **named: str | int | bool | None,
 ) -> GemmConfig:
