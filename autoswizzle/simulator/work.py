@@ -1,0 +1,249 @@
+"""The work of a GEMM as the cache sees it: waves of programs, each walking tiles in k steps."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import gcd
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoswizzle.errors import ArgumentError
+from autoswizzle.simulator.order import tile_order
+from autoswizzle.simulator.reuse import Reuse
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One piece of work: output tile (row, column) over k steps first..stop-1."""
+
+    row: int
+    column: int
+    first: int
+    stop: int
+
+
+Program = Sequence[Item]  # worked off one after the other
+Wave = Sequence[Program]  # side by side in lockstep; the next wave starts when all are done
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """How A and B are cut: elements of each tile row and tile column, K, k step, element bytes.
+
+    Tiles at an edge have their true extent.
+    """
+
+    row_extents: tuple[int, ...]
+    column_extents: tuple[int, ...]
+    k: int
+    block_k: int
+    itemsize: int
+
+    def __post_init__(self) -> None:
+        for name in ("k", "block_k", "itemsize"):
+            require_positive(name, getattr(self, name))
+        for name in ("row_extents", "column_extents"):
+            extents = getattr(self, name)
+            if not extents or min(extents) < 1:
+                raise ArgumentError(f"{name} must be extents of at least 1, got {extents!r}")
+
+    @property
+    def steps(self) -> int:
+        """How many k steps a whole tile takes."""
+        return -(-self.k // self.block_k)
+
+    def depth(self, step: int) -> int:
+        """Elements along k of one step."""
+        return min(self.block_k, self.k - step * self.block_k)
+
+
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """The k steps of each kind of tile: how many, and elements along k of the last one."""
+
+    steps: tuple[int, ...]
+    last_depth: tuple[int, ...]
+    block_k: int
+
+    @classmethod
+    def of_parts(cls, k: int, block_k: int, part: int) -> "Kinds":
+        """K cut in parts of that many steps: all but the last part are one kind, it another."""
+        steps = -(-k // block_k)
+        whole, rest = divmod(steps - 1, part)
+        last = (rest + 1, k - (steps - 1) * block_k)
+        if not whole:
+            return cls((last[0],), (last[1],), block_k)
+        return cls((part, last[0]), (block_k, last[1]), block_k)
+
+    def segments(self) -> tuple[Ints, Ints]:
+        """Runs of steps in which no kind changes: their lengths, and each kind's depth in them.
+
+        Shapes (segments,) and (kinds, segments); elements along k, 0 where the kind has no step.
+        """
+        kinds = list(zip(self.steps, self.last_depth, strict=True))
+        shorter = {steps - 1 for steps, last in kinds if last < self.block_k}
+        ends = sorted({0, *self.steps} | shorter)
+        lengths = np.diff(ends)
+        depths = [
+            [self.block_k if end < steps else last if end == steps else 0 for end in ends[1:]]
+            for steps, last in kinds
+        ]
+        return lengths, np.array(depths)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A GEMM launch in waves of `concurrency` work items.
+
+    Items are tiles in the order `swizzle`, times the batch and the parts that split_k cuts K into
+    (part and batch slowest). Persistent programs, program p owning items p, p + P, ..., form the
+    same waves with concurrency P.
+    """
+
+    m: int
+    n: int
+    k: int
+    block_m: int
+    block_n: int
+    block_k: int
+    itemsize: int
+    swizzle: str
+    group_size: int
+    concurrency: int
+    batch: int = 1
+    split_k: int = 1
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if name != "swizzle":
+                require_positive(name, getattr(self, name))
+
+    @property
+    def part_steps(self) -> int:
+        """How many k steps a split takes; the last one what is left, maybe nothing."""
+        return -(-_ceil(self.k, self.block_k) // self.split_k)
+
+    def operands(self) -> Operands:
+        """The operand tiles; row b * grid_m + m belongs to batch entry b."""
+        rows = self.batch * _extents(self.m, self.block_m)
+        columns = self.batch * _extents(self.n, self.block_n)
+        return Operands(rows, columns, self.k, self.block_k, self.itemsize)
+
+    def waves(self) -> Iterator[Wave]:
+        """The work item by item, as the plain replay walks it."""
+        grid_m, grid_n = _ceil(self.m, self.block_m), _ceil(self.n, self.block_n)
+        order = tile_order(self.swizzle, grid_m, grid_n, self.group_size).tolist()
+        steps, part = _ceil(self.k, self.block_k), self.part_steps
+        items = [
+            Item(b * grid_m + m, b * grid_n + n, min(s * part, steps), min((s + 1) * part, steps))
+            for b in range(self.batch)
+            for s in range(self.split_k)
+            for m, n in order
+        ]
+        for first in range(0, len(items), self.concurrency):
+            yield [[item] for item in items[first : first + self.concurrency]]
+
+    def kinds(self) -> Kinds:
+        """The k steps of its operand tiles."""
+        return Kinds.of_parts(self.k, self.block_k, self.part_steps)
+
+    def reuse(self) -> Reuse:
+        """Its reuse analysis, kept for launches that differ in K, k step or element only."""
+        parts = _ceil(_ceil(self.k, self.block_k), self.part_steps)
+        return _launch_reuse(
+            (self.m, self.block_m), (self.n, self.block_n), self.swizzle, self.group_size,
+            self.concurrency, self.batch, self.split_k, parts,
+        )  # fmt: skip
+
+
+@lru_cache(maxsize=256)
+def _launch_reuse(
+    rows: tuple[int, int],
+    columns: tuple[int, int],
+    swizzle: str,
+    group_size: int,
+    concurrency: int,
+    batch: int,
+    split_k: int,
+    parts: int,
+) -> Reuse:
+    grid = _ceil(*rows), _ceil(*columns)
+    order = tile_order(swizzle, *grid, group_size).astype(np.int64)
+    entry, part = np.divmod(np.arange(batch * split_k), split_k)
+    # Tiles are numbered (batch entry, part, row or column); parts beyond the last have no steps.
+    slab = (entry * parts + part)[:, None, None]
+    tiles = (slab * np.array(grid) + order).reshape(-1, 2)
+    wave = np.arange(len(tiles)) // concurrency
+    if parts < split_k:
+        real = np.repeat(part < parts, len(order))
+        wave, tiles = wave[real], tiles[real]
+        wave = np.unique(wave, return_inverse=True)[1]
+    return Reuse(
+        wave, tiles + np.array((0, batch * parts * grid[0])),
+        np.concatenate([np.tile(_extents(*axis), batch * parts) for axis in (rows, columns)]),
+        np.concatenate([_last_part(batch, parts, extent) for extent in grid]),
+    )  # fmt: skip
+
+
+def _last_part(batch: int, parts: int, tiles: int) -> Ints:
+    """The kind of each operand tile: 1 in the last of several parts, else 0."""
+    last = np.arange(parts) == parts - 1 if parts > 1 else np.zeros(1)
+    return np.tile(np.repeat(last.astype(np.int64), tiles), batch)
+
+
+def cut(waves: Iterable[Wave], operands: Operands) -> tuple[Reuse, Kinds]:
+    """Any work, cut into pieces that are aligned: all start together and share whole k ranges.
+
+    The piece is the longest number of k steps that divides every start, and every stop but those at
+    the end of K; the cost grows with the number of pieces.
+    """
+    waves = [[list(program) for program in wave] for wave in waves]
+    if not any(map(any, waves)):
+        raise ArgumentError(f"waves must hold at least one item, got {waves!r}")
+    steps = operands.steps
+    edges = {0}
+    for program in (program for wave in waves for program in wave):
+        for position, item in enumerate(program):
+            ends_run = item.stop == steps and position == len(program) - 1
+            edges |= {item.first, 0 if ends_run else item.stop}
+    part = gcd(*edges) or steps
+    parts = _ceil(steps, part)
+    rows, columns = len(operands.row_extents), len(operands.column_extents)
+    pieces = [
+        (number, place, at * rows + item.row, parts * rows + at * columns + item.column)
+        for number, wave in enumerate(waves)
+        for program in wave
+        for place, (item, at) in enumerate(
+            (item, at)
+            for item in program
+            for at in range(item.first // part, _ceil(item.stop, part))
+        )
+    ]
+    pieces.sort(key=lambda piece: piece[:2])  # stable: programs keep their order
+    table = np.array(pieces, np.int64).reshape(-1, 4)
+    wave = np.unique(table[:, :2], axis=0, return_inverse=True)[1].reshape(-1)
+    sizes = np.concatenate(
+        (np.tile(operands.row_extents, parts), np.tile(operands.column_extents, parts))
+    )
+    kinds = np.concatenate([_last_part(1, parts, count) for count in (rows, columns)])
+    return Reuse(wave, table[:, 2:], sizes, kinds), Kinds.of_parts(
+        operands.k, operands.block_k, part
+    )
+
+
+def require_positive(name: str, value: object) -> None:
+    """Raise ArgumentError unless value is an integer of at least 1."""
+    if type(value) is not int or value < 1:
+        raise ArgumentError(f"{name} must be an integer of at least 1, got {value!r}")
+
+
+def _extents(total: int, block: int) -> tuple[int, ...]:
+    whole, rest = divmod(total, block)
+    return (block,) * whole + ((rest,) if rest else ())
+
+
+def _ceil(total: int, block: int) -> int:
+    return -(-total // block)

@@ -1,0 +1,210 @@
+"""The cache model: published rates, hardware counters, and closed form = replay bit for bit."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoswizzle.config import SWIZZLES
+from autoswizzle.errors import ArgumentError
+from autoswizzle.hardware import MIB
+from autoswizzle.simulator.lru import Traffic, replay, traffic, traffic_of
+from autoswizzle.simulator.work import Item, Launch, Operands
+
+DATA = Path(__file__).parents[1] / "data"
+POINTER = json.loads((DATA / "h200_l2_counters.json").read_text())
+GLUON = json.loads((DATA / "h200_gluon_l2_counters.json").read_text())
+
+
+def square(swizzle, group_size, concurrency):
+    """8192^3 fp16 in tiles 128x128x32, the article's problem."""
+    return Launch(8192, 8192, 8192, 128, 128, 32, 2, swizzle, group_size, concurrency)
+
+
+@pytest.mark.parametrize(
+    ("swizzle", "group_size", "percent"),
+    [
+        ("row", 8, 79.43), ("column", 8, 79.43), ("grouped", 1, 79.43), ("grouped", 2, 79.52),
+        ("grouped", 4, 85.57), ("grouped", 8, 92.13), ("grouped", 16, 95.27),
+        ("grouped", 32, 88.06), ("grouped", 64, 79.43), ("morton", 8, 89.39), ("xor", 8, 79.43),
+    ],
+)  # fmt: skip
+def test_published_hit_rates_of_the_rtx_5080(swizzle, group_size, percent):
+    predicted = traffic(square(swizzle, group_size, 168), 64 * MIB)
+    assert round(100 * predicted.hit_rate, 2) == percent
+
+
+def test_replay_gives_a_published_rate_too():
+    launch = square("grouped", 8, 168)
+    replayed = replay(launch.waves(), launch.operands(), 64 * MIB)
+    assert round(100 * replayed.hit_rate, 2) == 92.13
+    assert replayed == traffic(launch, 64 * MIB)
+
+
+@pytest.mark.parametrize(("swizzle", "loads"), [("row", 90), ("grouped", 54)])
+def test_nine_programs_on_nine_by_nine_tiles(swizzle, loads):
+    launch = Launch(9, 9, 9, 1, 1, 1, 1, swizzle, 3, 9)
+    first_wave = [next(launch.waves())]
+    assert traffic_of(first_wave, launch.operands(), 1000).misses == loads
+    assert replay(first_wave, launch.operands(), 1000).misses == loads
+
+
+def counter_launch(row):
+    order, _, group = row["order"].partition(" g=")
+    return square(
+        {"col": "column"}.get(order, order), int(group or 8), POINTER["resident_programs"]
+    )
+
+
+@pytest.mark.parametrize("row", POINTER["rows"], ids=lambda row: f"{row['launch']}, {row['order']}")
+def test_pointer_kernel_counters(row):
+    predicted = traffic(counter_launch(row), POINTER["l2_bytes"])
+    assert round(100 * predicted.hit_rate, 2) == row["replayed_lru_hit_pct"]
+    assert 0.97 <= predicted.miss_bytes / row["measured_dram_read_bytes"] <= 1.03
+
+
+def gluon_launch(row):
+    return Launch(
+        row["M"], row["N"], row["K"], 128, 256, 64, 2, "grouped", row["group_size"],
+        GLUON["resident_programs"],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "row", GLUON["rows"], ids=lambda row: f"{row['M']}x{row['N']}x{row['K']} {row['group_size']}"
+)
+def test_gluon_kernel_predictions_row_by_row(row):
+    launch = gluon_launch(row)
+    assert traffic(launch, 60 * MIB).miss_bytes == row["predicted_bytes_l2_60mib"]
+    assert traffic(launch, 30 * MIB).miss_bytes == row["predicted_bytes_l2_30mib"]
+
+
+def test_gluon_kernel_counters_with_30_mib():
+    ratios = [
+        traffic(gluon_launch(row), 30 * MIB).miss_bytes / row["measured_dram_read_bytes"]
+        for row in GLUON["rows"]
+    ]
+    assert sum(abs(ratio - 1) <= 0.03 for ratio in ratios) == 18
+    assert sum(abs(ratio - 1) <= 0.16 for ratio in ratios) == 26
+
+
+def random_launch(draw):
+    block_m, block_n, block_k = (draw.choice((1, 2, 3, 4, 8)) for _ in range(3))
+    return Launch(
+        draw.randint(1, 40), draw.randint(1, 40), draw.randint(1, 40), block_m, block_n, block_k,
+        itemsize=draw.choice((1, 2, 4)), swizzle=draw.choice(SWIZZLES),
+        group_size=draw.randint(1, 6), concurrency=draw.randint(1, 30),
+        batch=draw.choice((1, 1, 1, 2, 3)), split_k=draw.choice((1, 1, 2, 3, 5)),
+    )  # fmt: skip
+
+
+def random_waves(draw):
+    """Programs with any rows, columns and k ranges, several items each: stream-K and worse."""
+    extents = [tuple(draw.randint(1, 6) for _ in range(draw.randint(1, 5))) for _ in range(2)]
+    operands = Operands(*extents, draw.randint(1, 30), draw.randint(1, 4), draw.choice((1, 2, 4)))
+    grain = draw.choice((1, 2, 3, 4))
+    edges = [*range(0, operands.steps, grain), operands.steps]
+
+    def item():
+        first, stop = sorted(draw.sample(edges, 2))
+        return Item(draw.randrange(len(extents[0])), draw.randrange(len(extents[1])), first, stop)
+
+    longest = draw.choice((1, 3))
+    waves = [
+        [[item() for _ in range(draw.randint(1, longest))] for _ in range(draw.randint(1, 6))]
+        for _ in range(draw.randint(1, 5))
+    ]
+    return waves, operands
+
+
+def random_capacity(draw, operands):
+    """From nothing fits to everything fits."""
+    everything = operands.itemsize * operands.k
+    everything *= sum(operands.row_extents) + sum(operands.column_extents)
+    return max(1, draw.randint(1, everything * 6 // 5) // draw.choice((1, 1, 1, 3, 10, 50)))
+
+
+@given(st.randoms(use_true_random=False))
+def test_closed_form_equals_the_replay_of_a_launch(draw):
+    launch = random_launch(draw)
+    operands = launch.operands()
+    capacity = random_capacity(draw, operands)
+    assert traffic(launch, capacity) == replay(launch.waves(), operands, capacity)
+
+
+@given(st.randoms(use_true_random=False))
+def test_closed_form_equals_the_replay_of_any_work(draw):
+    waves, operands = random_waves(draw)
+    capacity = random_capacity(draw, operands)
+    assert traffic_of(waves, operands, capacity) == replay(waves, operands, capacity)
+
+
+def test_closed_form_equals_the_replay_on_1000_random_traces():
+    draw = random.Random(4)
+    for _ in range(500):
+        launch = random_launch(draw)
+        capacity = random_capacity(draw, launch.operands())
+        expected = replay(launch.waves(), launch.operands(), capacity)
+        assert traffic(launch, capacity) == expected
+        assert traffic_of(launch.waves(), launch.operands(), capacity) == expected
+        waves, operands = random_waves(draw)
+        capacity = random_capacity(draw, operands)
+        assert traffic_of(waves, operands, capacity) == replay(waves, operands, capacity)
+
+
+def test_many_waves_count_like_few():
+    """Beyond the dense wave table: 1,600 waves of one tile."""
+    launch = Launch(40, 40, 6, 1, 1, 2, 1, "hilbert", 8, 1)
+    for capacity in (1, 6, 60, 200):
+        expected = replay(launch.waves(), launch.operands(), capacity)
+        assert traffic(launch, capacity) == expected
+
+
+def test_replay_by_hand():
+    """Two tiles of one row in one wave: A is shared; then the same row again."""
+    operands = Operands((2,), (3, 5), k=4, block_k=2, itemsize=1)
+    wave = [[Item(0, 0, 0, 2)], [Item(0, 1, 0, 2)]]
+    assert replay([wave], operands, 1000) == Traffic(2, 6, 2 * 4, 2 * (4 + 6 + 10))
+    again = [[Item(0, 1, 0, 2)]]
+    # Its first touch, A(0, 0), lies 34 bytes deep. Gone, it pushes out the next one, B(0, 1), too.
+    assert replay([wave, again], operands, 34).misses == 6
+    assert replay([wave, again], operands, 33).misses == 6 + 2
+
+
+def test_512_by_512_tiles():
+    launch = Launch(512 * 128, 512 * 128, 8192, 128, 128, 32, 2, "grouped", 8, 264)
+    predicted = traffic(launch, 30 * MIB)
+    assert predicted.hits + predicted.misses == 2 * 512 * 512 * 256
+
+
+def test_one_tile_misses_once_per_step():
+    assert traffic(Launch(5, 7, 9, 8, 8, 4, 2, "row", 8, 10), 1) == Traffic(0, 6, 0, 2 * 9 * 12)
+
+
+@pytest.mark.parametrize("capacity", [0, -1, 1.5, None, True])
+def test_illegal_capacity_is_named(capacity):
+    launch = square("row", 8, 168)
+    for call in (
+        lambda: traffic(launch, capacity),
+        lambda: traffic_of(launch.waves(), launch.operands(), capacity),
+        lambda: replay(launch.waves(), launch.operands(), capacity),
+    ):
+        with pytest.raises(ArgumentError, match=f"capacity must be .*, got {capacity}"):
+            call()
+
+
+@pytest.mark.parametrize("name", ["m", "k", "block_n", "concurrency", "split_k", "batch"])
+def test_illegal_launch_fields_are_named(name):
+    fields = dict.fromkeys(Launch.__slots__, 2) | {"swizzle": "row", name: 0}
+    with pytest.raises(ArgumentError, match=f"{name} must be .*, got 0"):
+        Launch(**fields)
+
+
+def test_empty_work_is_named():
+    with pytest.raises(ArgumentError, match=r"row_extents must be .*, got"):
+        Operands((), (1,), 1, 1, 1)
+    with pytest.raises(ArgumentError, match="waves must hold"):
+        traffic_of([], Operands((1,), (1,), 1, 1, 1), 8)
