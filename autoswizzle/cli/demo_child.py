@@ -1,0 +1,71 @@
+"""The demo's second process: `python -m autoswizzle.cli.demo_child interpret|serve JSON`.
+
+It reads one JSON object and prints one. interpret: run a configuration in Triton's interpreter (the
+caller sets TRITON_INTERPRET=1). serve: multiply tuned problems as a user's program would.
+"""
+
+import json
+import sys
+from typing import Any
+
+from autoswizzle.config import GemmConfig
+from autoswizzle.problem import TORCH_NAMES, GemmProblem
+
+
+def interpret(request: dict[str, Any]) -> dict[str, Any]:
+    """Run request's config on its problem on the CPU and compare with torch.
+
+    The inputs are integers in -2..2, exact in every dtype, so that equal means equal; the output
+    starts as NaN, so that a tile left out shows.
+    """
+    import torch
+
+    from autoswizzle.kernels import run
+
+    problem = GemmProblem.parse(request["problem"])
+    config = GemmConfig.from_dict(request["config"])
+    torch.manual_seed(0)
+    dtype = getattr(torch, TORCH_NAMES[problem.dtype])
+    a = torch.randint(-2, 3, (problem.m, problem.k)).to(dtype)
+    b = torch.randint(-2, 3, (problem.k, problem.n)).to(dtype)
+    out = torch.full((problem.m, problem.n), torch.nan, dtype=dtype)
+    run(config, problem, a, b, out)
+    expected = (a.double() @ b.double()).to(dtype)
+    return {"equal": torch.equal(out, expected)}
+
+
+def serve(request: dict[str, Any]) -> dict[str, Any]:
+    """Multiply each of request's problems on the GPU: where it came from, and torch's time."""
+    return {"served": [_serve(GemmProblem.parse(text)) for text in request["problems"]]}
+
+
+def _serve(problem: GemmProblem) -> dict[str, Any]:
+    import torch
+
+    import autoswizzle
+
+    dtype = getattr(torch, TORCH_NAMES[problem.dtype])
+    a = _operand(problem.m, problem.k, problem.layout[0], dtype)
+    b = _operand(problem.k, problem.n, problem.layout[1], dtype)
+    decision = autoswizzle.explain(a, b)
+    own, reference = autoswizzle.matmul(a, b), torch.matmul(a, b)
+    return {
+        "problem": str(problem),
+        "source": decision.source,
+        "config": str(decision.config),
+        "close": torch.allclose(own, reference, rtol=2e-2, atol=2e-2),
+        "ratio": None if decision.entry is None else decision.entry.ratio,
+    }
+
+
+def _operand(rows: int, cols: int, stored: str, dtype: Any) -> Any:  # noqa: ANN401  # torch's own
+    import torch
+
+    if stored == "n":
+        return torch.randn(rows, cols, dtype=dtype, device="cuda")
+    return torch.randn(cols, rows, dtype=dtype, device="cuda").t()
+
+
+if __name__ == "__main__":
+    job = {"interpret": interpret, "serve": serve}[sys.argv[1]]
+    print(json.dumps(job(json.loads(sys.argv[2]))))
