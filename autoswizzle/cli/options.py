@@ -122,6 +122,15 @@ L2Mb = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Device = Annotated[
+    int,
+    typer.Option(
+        "--device",
+        parser=integer(0),
+        metavar="N",
+        help="CUDA device, counted among those visible.",
+    ),
+]
 GroupSize = Annotated[
     int | None,
     typer.Option(
