@@ -53,8 +53,8 @@ class Call:
     def arguments(self, device: "device") -> dict[str, Any]:
         """Every parameter's value, in order; a dynamic kernel's counter is allocated anew.
 
-        A counter of its own for every launch, zeroed on the stream it runs on, is what keeps launches
-        apart that overlap: on other streams, or as replays of CUDA graphs that captured them.
+        A counter of its own for every launch, zeroed on the launch's stream, keeps apart launches
+        that overlap: on other streams, or as replays of CUDA graphs that captured them.
         """
         import torch
 
@@ -83,5 +83,9 @@ def family(kernel: str) -> Family:
 
 def compile_options(config: GemmConfig) -> dict[str, Any]:
     """The compiler options that every family takes from its configuration."""
-    options: dict[str, Any] = {"num_warps": config.num_warps, "num_stages": config.num_stages}
+    options: dict[str, Any] = {
+        "num_warps": config.num_warps,
+        "num_stages": config.num_stages,
+        "enable_fp_fusion": True,  # triton's default so far; ieee fp32 lives on fused multiply-add
+    }
     return options | ({"maxnreg": config.max_registers} if config.max_registers else {})

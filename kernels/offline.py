@@ -24,8 +24,8 @@ MAX_TENSOR_MEMORY = 512  # columns of a Blackwell SM's tensor memory (PTX ISA, t
 def compile_for(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources:
     """What config takes of an SM of gpu for problem, from the compiled kernel. Needs no GPU.
 
-    spill_bytes: of a thread's spill stores. warnings: ptxas's of serialised wgmma. Raises CompileError
-    with a one-line reason when it does not compile or no block of it fits on an SM.
+    spill_bytes: of a thread's spill stores. warnings: ptxas's of serialised wgmma. Raises
+    CompileError with a one-line reason when it does not compile or no block fits on an SM.
     """
     kernel = compiled(config, problem, gpu)
     with tempfile.TemporaryDirectory(prefix="autoswizzle-") as folder:
@@ -53,7 +53,7 @@ def compile_for(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources
 
 
 def compiled(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Any:  # noqa: ANN401
-    """triton's CompiledKernel of config for gpu, on operands as problem describes them."""
+    """The CompiledKernel of config for gpu, on operands as problem describes them."""
     call = family(config.kernel).call(config, problem, *meta_operands(problem))
     if interpreted(call):
         raise UnavailableError("compiling needs TRITON_INTERPRET unset")

@@ -137,9 +137,7 @@ def _offsets(tile, BLOCK: tl.constexpr, WIDE: tl.constexpr):
     return tile * BLOCK + tl.arange(0, BLOCK)
 
 
-def call(
-    config: GemmConfig, problem: GemmProblem, a: "Tensor", b: "Tensor", out: "Tensor"
-) -> Call:
+def call(config: GemmConfig, problem: GemmProblem, a: "Tensor", b: "Tensor", out: "Tensor") -> Call:
     """The launch of config on these operands, which may have any strides."""
     grid_m, grid_n = grid(config, problem)
     grid_k = -(-problem.k // config.block_k)

@@ -3,7 +3,7 @@
 import ast
 import hashlib
 import importlib.util
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,15 @@ from autoswizzle.kernels.family import MODULES
 
 _PREFIX = "autoswizzle.kernels."
 _PLUMBING = ("family", "compiler", "launch")  # how kernels are called, not what they compute
-_UNSTABLE_FIELDS = ("ctx", "kind", "type_comment", "type_params")  # absent in some Pythons, or noise
+_UNSTABLE_FIELDS = (
+    "ctx",
+    "kind",
+    "type_comment",
+    "type_params",
+)  # by Python version
 
 
-@lru_cache(maxsize=None)
+@cache
 def source_hash(kernel: str) -> str:
     """Hex digest of a family's source: of its module and the device helpers it imports.
 
@@ -70,9 +75,7 @@ def _sources(module: str) -> dict[str, ast.Module]:
         if spec is None or spec.origin is None:
             raise ConfigError(f"kernel must have a module, got none at {name}")
         found[name] = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
-        waiting += [
-            node.module
-            for node in ast.walk(found[name])
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(_PREFIX)
-        ]
+        imports = [node for node in ast.walk(found[name]) if isinstance(node, ast.ImportFrom)]
+        modules = [node.module or "" for node in imports]
+        waiting += [module for module in modules if module.startswith(_PREFIX)]
     return found
