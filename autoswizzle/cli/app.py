@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from autoswizzle.cli import doctor, order, predict, smem
+from autoswizzle.cli import cache, doctor, order, predict, smem, tune
 from autoswizzle.cli.failures import (
     BAD_ARGUMENTS,
     FAILED,
@@ -29,11 +29,13 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+app.command()(tune.tune)
 app.command()(predict.rank)
 app.command()(predict.simulate)
 app.command()(order.order)
 app.command()(smem.smem)
 app.command()(doctor.doctor)
+app.add_typer(cache.app, name="cache")
 
 
 def _print_version(wanted: bool) -> None:
@@ -80,8 +82,7 @@ def run(args: Sequence[str]) -> int:
         complain(error)
         return exit_code(error)
     except (KeyboardInterrupt, typer.Abort):
-        complain("interrupted")
-        return INTERRUPTED
+        code = INTERRUPTED
     except BrokenPipeError:
         # The reader of stdout is gone; the interpreter's own flush at exit would complain again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -89,6 +90,8 @@ def run(args: Sequence[str]) -> int:
     except OSError as error:
         complain(f"{error.filename or 'output'}: {error.strerror or error}")
         return FAILED
+    if code == INTERRUPTED:  # typer makes it of a KeyboardInterrupt, too
+        complain("interrupted")
     return code if isinstance(code, int) else 0
 
 

@@ -130,9 +130,7 @@ def merge(
 def prune(
     outdated: Annotated[
         bool,
-        typer.Option(
-            "--outdated", help="Also entries of another triton version or kernel source."
-        ),
+        typer.Option("--outdated", help="Also entries of another triton version or kernel source."),
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be removed.")
@@ -164,7 +162,9 @@ def check_cache_file(path: Path) -> None:
     if path.exists():
         problem = read_entries(path)[1]
         if problem:
-            raise ArgumentError(f"the output must be a cache file or a new one, got '{path}': {problem}")
+            raise ArgumentError(
+                f"the output must be a cache file or a new one, got '{path}': {problem}"
+            )
 
 
 def _store() -> CacheStore:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import typer
 
+from autoswizzle.cache.store import CacheStore
 from autoswizzle.cli.failures import FAILED
 from autoswizzle.cli.options import Json
 from autoswizzle.errors import AutoswizzleError
@@ -50,7 +51,7 @@ def _checks() -> Iterator[Check]:
     yield _triton()
     yield _cache_folder(settings().cache_dir)
     yield from _search_path()
-    yield _shipped()
+    yield _entries()
     yield _settings()
 
 
@@ -118,10 +119,11 @@ def _search_path() -> Iterator[Check]:
         yield Check("cache path", state, f"{path}{detail}")
 
 
-def _shipped() -> Check:
-    from autoswizzle.cache.store import CacheStore
-
-    return Check("shipped", "ok", str(CacheStore))
+def _entries() -> Check:
+    now = settings()
+    places = [stored.place for stored in CacheStore(now.cache_dir, now.cache_path).entries()]
+    counts = [f"{places.count(place)} {place}" for place in ("user", "read-only", "shipped")]
+    return Check("entries", "ok", ", ".join(counts))
 
 
 def _settings() -> Check:

@@ -58,7 +58,9 @@ def tune(
     storage: Annotated[
         str | None,
         typer.Option(
-            parser=parsed(_storage), metavar="URL", help="Study storage. Default: SQLite, in the cache."
+            parser=parsed(_storage),
+            metavar="URL",
+            help="Study storage. Default: SQLite, in the cache.",
         ),
     ] = None,
     device: Device = 0,

@@ -190,5 +190,3 @@ def test_no_device_is_one_line(tuning, capsys, monkeypatch):
     assert run(["tune", "4x4x4"]) == 1
     assert capsys.readouterr().err.startswith("error: no CUDA device 0")
     assert tuning.calls == []
-
-
