@@ -74,3 +74,10 @@ def estimate(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources:
     return Resources(
         min(accumulators + 64, MAX_REGISTERS), config.num_stages * stage, config.num_warps
     )
+
+
+def uses_wgmma(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> bool:
+    """Whether the tile product is a wgmma: sm_90, 64 rows for each four warps, not ieee fp32."""
+    if gpu.capability != 90 or config.kernel == "mma_sync" or problem.rate == "fp32":
+        return False
+    return config.block_m >= 64 and config.num_warps % 4 == 0
