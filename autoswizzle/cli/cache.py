@@ -45,7 +45,10 @@ Places = Annotated[
 
 @app.command("ls")
 def list_entries(paths: Places = None, as_json: Json = False) -> None:
-    """List entries, one a line: the problem, what was chosen, how it compares with torch."""
+    """List entries, one a line.
+
+    The problem, what was chosen, how it compares with torch, and whether a lookup may use it.
+    """
     found = _entries(paths or [])
     if as_json:
         print_json([_listed(stored) for stored in found])
@@ -81,7 +84,10 @@ def export(
         ),
     ] = None,
 ) -> None:
-    """Write the user's entries to one file that other machines can read."""
+    """Write entries to one file.
+
+    The user's, all or those of PROBLEMs. An existing cache file keeps what it has.
+    """
     check_cache_file(path)
     mine = [stored.entry for stored in _store().entries() if stored.place == "user"]
     chosen = [entry for entry in mine if not problems or entry.key.problem in problems]
@@ -104,7 +110,10 @@ def merge(
         typer.Option("--into", metavar="FILE", help="Default: the user's folder."),
     ] = None,
 ) -> None:
-    """Add entries of other caches; of two for one key the better measured stays."""
+    """Add entries of other caches.
+
+    Of two for one key the better measured stays.
+    """
     if into is not None:
         check_cache_file(into)
     entries = [stored.entry for stored in _entries(sources)]
@@ -136,7 +145,10 @@ def prune(
         bool, typer.Option("--dry-run", help="Only say what would be removed.")
     ] = False,
 ) -> None:
-    """Clean up the user's folder: what killed writers left, copies of damaged files."""
+    """Clean up the user's folder.
+
+    Removes what killed writers left and copies of damaged files.
+    """
     doomed = dict.fromkeys(_left_over(settings().cache_dir), "left over")
     if outdated:
         for stored in CacheStore(settings().cache_dir, shipped=False).entries():

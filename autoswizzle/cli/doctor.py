@@ -32,7 +32,10 @@ class Check:
 
 
 def doctor(as_json: Json = False) -> None:
-    """Show GPU, driver, torch, triton, cache and settings; exit 1 if something must be repaired."""
+    """Show what this machine offers.
+
+    GPU, driver, torch, triton, cache and settings; exit 1 if something must be repaired.
+    """
     checks = list(_checks())
     if as_json:
         print_json([asdict(check) for check in checks])

@@ -46,7 +46,10 @@ def order(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Print the program id that computes each tile: row m, column n."""
+    """Print a tile order as a grid.
+
+    Cell (m, n) holds the id of the program that computes tile (m, n).
+    """
     import numpy as np
 
     from autoswizzle.simulator.order import tile_order

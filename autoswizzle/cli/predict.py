@@ -26,8 +26,7 @@ from autoswizzle.cli.tunables import (
 )
 from autoswizzle.errors import ConfigError
 from autoswizzle.hardware import MIB, Gpu
-from autoswizzle.report.tables import fields, print_json, table
-from autoswizzle.space import why_illegal
+from autoswizzle.report.tables import byte_size, fields, print_json, table
 
 if TYPE_CHECKING:
     from autoswizzle.simulator.ranking import Prediction
@@ -43,7 +42,10 @@ def rank(
     l2_mb: L2Mb = None,
     as_json: Json = False,
 ) -> None:
-    """Rank every legal configuration of PROBLEM by predicted time; needs no GPU."""
+    """Rank configurations by predicted time.
+
+    Every legal one of PROBLEM takes part. Needs no GPU.
+    """
     from autoswizzle.simulator import ranking
 
     target = chosen_gpu(gpu, num_sms, l2_mb)
@@ -54,7 +56,7 @@ def rank(
         print_json({**_header(problem, target), "ranking": [p.to_dict() for p in predictions]})
         return
     print(f"{problem} on {_gpu_line(target)}")
-    titles = ("#", "configuration", "us", "TFLOPS", "L2 hit %", "DRAM GB", "waves", "resident")
+    titles = ("#", "configuration", "us", "TFLOPS", "L2 hit %", "DRAM", "waves", "resident")
     print(table(titles, [(i, *_ranked_row(p)) for i, p in enumerate(predictions, 1)]))
 
 
@@ -76,7 +78,10 @@ def simulate(
     l2_mb: L2Mb = None,
     as_json: Json = False,
 ) -> None:
-    """Predict one configuration of PROBLEM: cache hits, DRAM traffic, waves, time; needs no GPU."""
+    """Predict one configuration.
+
+    Its L2 hit rate, DRAM traffic, waves and time on PROBLEM. Needs no GPU.
+    """
     from autoswizzle.simulator import ranking
 
     target = chosen_gpu(gpu, num_sms, l2_mb)
@@ -92,9 +97,6 @@ def simulate(
         persistent=persistent or None,
         assignments=assignments or [],
     )
-    illegal = why_illegal(config, problem, target)
-    if illegal:
-        raise ConfigError(f"{config} is illegal: {illegal}")
     prediction = ranking.predict(problem, config, target)
     if as_json:
         print_json({**_header(problem, target), **prediction.to_dict()})
@@ -122,7 +124,7 @@ def _ranked_row(prediction: "Prediction") -> tuple[object, ...]:
         prediction.time_us,
         prediction.problem.flops / prediction.time_us / 1e6,
         100 * prediction.l2_hit_rate,
-        traffic / 1e9,
+        byte_size(traffic),
         prediction.waves,
         prediction.resident,
     )
@@ -134,8 +136,8 @@ def _pairs(prediction: "Prediction", gpu: Gpu) -> list[tuple[str, object]]:
         ("gpu", _gpu_line(gpu)),
         ("configuration", str(prediction.config)),
         ("L2 hit rate", f"{100 * prediction.l2_hit_rate:.2f} %"),
-        ("DRAM read", f"{prediction.dram_read_bytes / 1e9:.3f} GB"),
-        ("DRAM written", f"{prediction.dram_write_bytes / 1e9:.3f} GB"),
+        ("DRAM read", byte_size(prediction.dram_read_bytes)),
+        ("DRAM written", byte_size(prediction.dram_write_bytes)),
         ("resident", f"{prediction.resident} programs"),
         ("waves", f"{prediction.waves:.2f}"),
         ("time", f"{prediction.time_us:.1f} us"),

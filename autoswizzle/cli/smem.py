@@ -7,7 +7,7 @@ import typer
 from autoswizzle.cli.options import Json, choice, extents, integer
 from autoswizzle.cli.tunables import Block
 from autoswizzle.errors import ArgumentError
-from autoswizzle.report.tables import fields, print_json, table
+from autoswizzle.report.tables import byte_size, fields, print_json, table
 from autoswizzle.smem import (
     INSTRUCTIONS,
     KINDS,
@@ -75,7 +75,10 @@ def smem(
     warps: WarpGrid = None,
     as_json: Json = False,
 ) -> None:
-    """Bank conflicts of every shared-memory layout under one instruction; needs no GPU."""
+    """Show bank conflicts and GEMM traffic.
+
+    Every shared-memory layout under one instruction, or the bytes a whole GEMM moves. Needs no GPU.
+    """
     if traffic is not None:
         _print_traffic(traffic, block or (128, 128, 64), warps or (2, 2), itemsize, as_json)
         return
@@ -139,4 +142,4 @@ def _print_traffic(
     if as_json:
         print_json(moved)
     else:
-        print(fields([(name.replace("_", " "), f"{b / 1e9:.3f} GB") for name, b in moved.items()]))
+        print(fields([(name.replace("_", " "), byte_size(b)) for name, b in moved.items()]))

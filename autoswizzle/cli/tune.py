@@ -70,7 +70,11 @@ def tune(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Find and keep the fastest configuration of each PROBLEM on this machine's GPU."""
+    """Find and keep the fastest configurations.
+
+    Searches each PROBLEM on this machine's GPU, keeps it before the next starts, and skips what is
+    tuned. Interrupted, it keeps what it measured.
+    """
     problems = work_list(shapes or [], file or [], dtype)
     if out is not None:
         check_cache_file(out)

@@ -31,6 +31,15 @@ def grid(values: Sequence[Sequence[int]]) -> str:
     return "\n".join(" ".join(str(value).rjust(width) for value in row) for row in values)
 
 
+def byte_size(count: float) -> str:
+    """A number of bytes in the decimal unit that fits: 1.460 GB."""
+    units = ("B", "kB", "MB", "GB", "TB", "PB")
+    power = 0
+    while count >= 1000 and power < len(units) - 1:
+        count, power = count / 1000, power + 1
+    return f"{count:.3f} {units[power]}" if power else f"{count:.0f} B"
+
+
 def print_json(data: object) -> None:
     """Print data as JSON; NaN and infinity are refused, as JSON has no word for them."""
     print(json.dumps(data, indent=2, allow_nan=False))

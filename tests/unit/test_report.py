@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from autoswizzle.report.tables import fields, grid, print_json, table
+from autoswizzle.report.tables import byte_size, fields, grid, print_json, table
 
 
 def test_text_goes_left_and_numbers_right():
@@ -31,6 +31,20 @@ def test_fields_align_their_values():
 
 def test_grid_cells_align():
     assert grid([[0, 10], [5, 100]]) == "  0  10\n  5 100"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.000 kB"),
+        (1_459_617_792, "1.460 GB"),
+        (2e18, "2000.000 PB"),
+    ],
+)
+def test_byte_size(count, text):
+    assert byte_size(count) == text
 
 
 def test_json_round_trips_and_refuses_what_json_cannot_say(capsys):
