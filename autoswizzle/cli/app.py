@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from autoswizzle.cli import cache, doctor, order, predict, smem, tune
+from autoswizzle.cli import cache, demo, doctor, explain, order, predict, smem, tune
 from autoswizzle.cli.failures import (
     BAD_ARGUMENTS,
     FAILED,
@@ -29,11 +29,13 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+app.command()(demo.demo)
 app.command()(tune.tune)
 app.command()(predict.rank)
 app.command()(predict.simulate)
 app.command()(order.order)
 app.command()(smem.smem)
+app.command()(explain.explain)
 app.command()(doctor.doctor)
 app.add_typer(cache.app, name="cache")
 
