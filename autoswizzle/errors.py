@@ -13,7 +13,7 @@ AutoswizzleError
 │   └── WrongResultError              it computes something else than the product
 ├── TuneError (RuntimeError)          a search ended without a usable result
 └── CacheError (RuntimeError)         a cache location or file can't be used
-    └── SchemaError                   it is of another format version
+    └── SchemaError                   it is of a newer format version
 """
 
 
@@ -77,4 +77,4 @@ class CacheError(AutoswizzleError, RuntimeError):
 
 
 class SchemaError(CacheError):
-    """A cache entry is of another format version, so it must not be overwritten."""
+    """A cache entry is of a newer format version, so it must not be overwritten."""

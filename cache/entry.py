@@ -83,12 +83,15 @@ class CacheEntry:
 
     @classmethod
     def from_dict(cls, data: object) -> "CacheEntry":
-        """Inverse of to_dict; raises CacheError with the reason, SchemaError for another schema."""
+        """Inverse of to_dict; raises CacheError with the reason, SchemaError for a newer format."""
         if not isinstance(data, dict):
             raise CacheError(f"an entry must be an object, got {type(data).__name__}")
         schema = data.get("schema")
         if schema != SCHEMA or type(schema) is not int:
-            raise SchemaError(f"schema must be {SCHEMA}, got {schema!r:.80}")
+            newer = isinstance(schema, int) and schema > SCHEMA
+            raise (SchemaError if newer else CacheError)(
+                f"schema must be {SCHEMA}, got {schema!r:.80}"
+            )
         known = {item.name for item in fields(cls)} - {"extra"}
         values = {name: value for name, value in data.items() if name in known}
         missing = {"key", "config", "time_us"} - set(values)

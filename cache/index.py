@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from autoswizzle.cache.entry import CacheEntry
+from autoswizzle.cache.entry import SCHEMA, CacheEntry
 from autoswizzle.cache.files import read_json, reason
 from autoswizzle.errors import CacheError
 
@@ -118,9 +118,13 @@ def read_entries(path: Path) -> tuple[list[CacheEntry], str]:
         content = read_json(path)
     except CacheError as error:
         return [], str(error)
-    items = content.get("entries") if isinstance(content, dict) else None
+    items: list[object] = [content]
+    if isinstance(content, dict) and isinstance(content.get("entries"), list):
+        if content.get("schema") != SCHEMA:
+            return [], f"schema must be {SCHEMA}, got {content.get('schema')!r:.80}"
+        items = content["entries"]
     entries, problems = [], []
-    for item in items if isinstance(items, list) else [content]:
+    for item in items:
         try:
             entries.append(CacheEntry.from_dict(item))
         except CacheError as error:

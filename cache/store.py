@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -12,6 +13,7 @@ from autoswizzle.cache.files import check_writable, keep_aside, locked, read_jso
 from autoswizzle.cache.index import Index, Stored, read_entries
 from autoswizzle.cache.key import CacheKey
 from autoswizzle.errors import CacheError, SchemaError
+from autoswizzle.settings import settings
 
 SHIPPED = Path(__file__).parent / "shipped"
 EXTENTS = ("batch", "m", "n", "k")
@@ -53,6 +55,7 @@ class CacheStore:
         self._unsaved: dict[str, CacheEntry] = {}  # by digest: put here, not on disk
         self._listed = False
         self._lock = RLock()
+        self._watchers: list[Callable[[], None]] = []
 
     def get(self, key: CacheKey, source_of: SourceOf | None = None) -> Stored | None:
         """The measured entry for key, from the first place that has one that holds, or None.
@@ -106,10 +109,10 @@ class CacheStore:
         path = self.user_dir / entry.key.file_name
         with self._lock:
             self._unsaved[entry.key.digest] = entry
+            self._changed()
             extra = _make_way(path, entry.key)
             write_atomic(path, replace(entry, extra={**extra, **entry.extra}).to_json())
             del self._unsaved[entry.key.digest]
-            self._listed = False
         return path
 
     def add_read_only(self, path: Path) -> int:
@@ -127,11 +130,21 @@ class CacheStore:
             raise CacheError(f"cannot use {path}: {reason or 'no entries'}")
         with self._lock:
             self._indexes.insert(0, index)
+            self._changed()
         return count
+
+    def watch(self, watcher: Callable[[], None]) -> None:
+        """Call watcher whenever an entry or a place is added here, so that memos are dropped."""
+        self._watchers.append(watcher)
 
     def check_writable(self) -> None:
         """Raises CacheError, naming the user's folder, when put could not write there."""
         check_writable(self.user_dir)
+
+    def _changed(self) -> None:
+        self._listed = False
+        for watcher in self._watchers:
+            watcher()
 
     def _list(self) -> bool:
         """List every place unless that was done; whether it was done now."""
@@ -160,6 +173,12 @@ class CacheStore:
     ) -> Stored | None:
         keys = (replace(key, problem=key.problem.with_m(m)) for m in extents)
         return next(filter(None, (self._find(near, source_of) for near in keys)), None)
+
+
+@lru_cache(maxsize=1)
+def shared_store() -> CacheStore:
+    """The store of this process, in the places its settings name."""
+    return CacheStore(settings().cache_dir, settings().cache_path)
 
 
 def export_entries(path: Path, entries: Iterable[CacheEntry]) -> int:
@@ -203,23 +222,13 @@ def _make_way(path: Path, key: CacheKey) -> dict[str, Any]:
     try:
         old = CacheEntry.from_dict(read_json(path))
     except SchemaError as error:
-        if _newer(path):
-            raise SchemaError(
-                f"cannot write {path}: it is there with another format; {error}"
-            ) from None
-        old = None
+        raise SchemaError(f"cannot write {path}: {error}") from None
     except CacheError:
         old = None
     if old is None or old.key != key:
         keep_aside(path)
         return {}
     return dict(old.extra)
-
-
-def _newer(path: Path) -> bool:
-    content = read_json(path)
-    schema = content.get("schema") if isinstance(content, dict) else None
-    return isinstance(schema, int) and schema > SCHEMA
 
 
 def _holds(entry: CacheEntry, key: CacheKey, source_of: SourceOf | None) -> bool:

@@ -13,6 +13,7 @@ from autoswizzle.config import GROUPED_SWIZZLES, GemmConfig
 from autoswizzle.errors import ArgumentError
 from autoswizzle.hardware import Gpu
 from autoswizzle.problem import GemmProblem
+from autoswizzle.simulator.resources import estimate, why_infeasible
 
 ATTEMPTS = 32  # proposals of the sampler that may be illegal or repeated before a random pick
 
@@ -26,9 +27,7 @@ class SearchSpace:
     and the default configuration always belong to it.
     """
 
-    def __init__(
-        self, problem: GemmProblem, gpu: Gpu, branches: Branches | None = None
-    ) -> None:
+    def __init__(self, problem: GemmProblem, gpu: Gpu, branches: Branches | None = None) -> None:
         self.problem = problem
         self.gpu = gpu
         self.branches = space.branches(problem, gpu) if branches is None else branches
@@ -48,10 +47,16 @@ class SearchSpace:
                 return f"{name} must be one of {', '.join(map(str, values))}, got {value!r}"
         return None
 
+    def is_worth_trying(self, config: GemmConfig) -> bool:
+        """Whether config belongs to the space and, by the closed form, fits on the GPU."""
+        if self.why_outside(config) is not None:
+            return False
+        return why_infeasible(estimate(config, self.problem, self.gpu), self.gpu) is None
+
     def configs(self) -> Iterator[GemmConfig]:
-        """Every configuration of the branches that may be tried."""
+        """Every configuration of the branches that is worth trying."""
         for config in space.candidates(self.problem, self.gpu):
-            if config.kernel in self.branches and self.why_outside(config) is None:
+            if config.kernel in self.branches and self.is_worth_trying(config):
                 yield config
 
     def suggest(self, trial: optuna.Trial) -> GemmConfig:
@@ -67,10 +72,8 @@ class SearchSpace:
             chosen["group_size"] = _suggest(trial, f"{kernel}.group_size", sizes)
         return GemmConfig(kernel=kernel, **chosen)
 
-    def as_trial(
-        self, config: GemmConfig, value: float | None
-    ) -> optuna.trial.FrozenTrial | None:
-        """config as a finished Optuna trial, None if the branches do not hold it.
+    def as_trial(self, config: GemmConfig, value: float | None) -> optuna.trial.FrozenTrial | None:
+        """The finished Optuna trial of config, None if the branches do not hold it.
 
         value None: the configuration could not be used.
         """
@@ -87,9 +90,12 @@ class SearchSpace:
             key = f"{config.kernel}.{name}"
             distributions[key] = _distribution(values)
             params[key] = _encoded(getattr(config, name), values)
-        state = optuna.trial.TrialState.PRUNED if value is None else None
+        states = optuna.trial.TrialState
         return optuna.create_trial(
-            state=state, value=value, params=params, distributions=distributions
+            state=states.PRUNED if value is None else states.COMPLETE,
+            value=value,
+            params=params,
+            distributions=distributions,
         )
 
 
@@ -181,7 +187,7 @@ class Proposer:
         for _ in range(ATTEMPTS if self._space.branches else 0):
             trial = self._study.ask()
             config = self._space.suggest(trial)
-            if config not in taken and self._space.why_outside(config) is None:
+            if config not in taken and self._space.is_worth_trying(config):
                 self._open[config] = trial
                 return config
             self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
