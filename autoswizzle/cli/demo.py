@@ -57,10 +57,10 @@ def _present() -> Gpu | None:
 
 
 def _with_gpu(gpu: Gpu) -> None:
-    from autoswizzle import tuning
+    from autoswizzle.tuning import tune
 
     print(f"1. Tune three problems on this {gpu.name} and keep the results.")
-    report = tuning.tune(list(TUNED), effort="quick")
+    report = tune(TUNED, effort="quick")
     failed = [f"{result.problem}: {result.error}" for result in report.results if result.error]
     if failed:
         raise TuneError("; ".join(failed))
@@ -104,9 +104,9 @@ def _without_gpu(gpu: Gpu) -> None:
     print(f"   {path}")
 
     print("\n5. Explain what the problem would run as.")
-    from autoswizzle import dispatch
+    from autoswizzle.dispatch import explain
 
-    print(dispatch.explain(PROBLEM, gpu=gpu))
+    print(explain(PROBLEM, gpu=gpu))
     _next_steps(
         f"autoswizzle rank {PROBLEM} --gpu {gpu.name}",
         f"autoswizzle simulate {PROBLEM} --gpu {gpu.name} --swizzle hilbert --explain",

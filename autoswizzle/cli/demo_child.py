@@ -54,23 +54,28 @@ def _serve(problem: GemmProblem) -> dict[str, Any]:
     b = _operand(problem.k, problem.n, problem.layout[1], dtype)
     decision = autoswizzle.explain(a, b)
     own, reference = autoswizzle.matmul(a, b), torch.matmul(a, b)
+
+    def multiply() -> None:
+        autoswizzle.matmul(a, b, out=own)
+
+    def multiply_with_torch() -> None:
+        torch.matmul(a, b, out=reference)
+
     return {
         "problem": str(problem),
         "source": decision.source,
         "config": str(decision.config),
         "right": torch.allclose(own, reference, rtol=2e-2, atol=2e-2),
-        "ratio": _ratio(
-            lambda: autoswizzle.matmul(a, b, out=own), lambda: torch.matmul(a, b, out=reference)
-        ),
+        "ratio": _ratio(multiply, multiply_with_torch),
     }
 
 
-def _ratio(own: Callable[[], object], reference: Callable[[], object]) -> float:
+def _ratio(own: Callable[[], None], reference: Callable[[], None]) -> float:
     """The time of reference over that of own, both called in turns."""
     from autoswizzle.search.timing import CudaBackend, interleaved, loop
 
     backend = CudaBackend(detect(0).l2_bytes)
-    loops = [loop([lambda call=call: call() and None], backend) for call in (own, reference)]
+    loops = [loop([call], backend) for call in (own, reference)]
     own_us, reference_us = map(median, interleaved(loops, backend, RACE_MS))
     return reference_us / own_us
 

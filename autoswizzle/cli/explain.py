@@ -10,9 +10,9 @@ def explain(problem: Problem, gpu: GpuName = None, as_json: Json = False) -> Non
     The entry PROBLEM is served from, or the nearest one and the fields that differ.
     """
     target = chosen_gpu(gpu)
-    from autoswizzle import dispatch
+    from autoswizzle.dispatch import explain as decision_for
 
-    decision = dispatch.explain(problem, gpu=target)
+    decision = decision_for(problem, gpu=target)
     if as_json:
         print_json({"gpu": target.name, **decision.to_dict()})
     else:
