@@ -5,9 +5,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from autoswizzle.config import GROUPED_SWIZZLES, SWIZZLES, TORCH, GemmConfig
+from autoswizzle.config import (
+    GROUPED_SWIZZLES,
+    SCHEDULINGS,
+    SWIZZLES,
+    TORCH,
+    WARP_SPECIALIZE,
+    GemmConfig,
+)
 from autoswizzle.hardware import Gpu
-from autoswizzle.problem import GemmProblem
+from autoswizzle.problem import ALIGNMENT, GemmProblem
+from autoswizzle.toolchain import triton_version
 
 GROUP_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 MAX_GROUP_SIZE = 1024
@@ -62,6 +70,70 @@ def _not_batched(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | No
     return f"batch must be 1, got {problem.batch}" if problem.batch != 1 else None
 
 
+def _toolchain(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    """Gluon with warp specialisation on Hopper came with triton 3.6."""
+    version = triton_version()
+    if version is not None and version < (3, 6):
+        return f"{config.kernel} needs triton >= 3.6, got {version[0]}.{version[1]}"
+    return None
+
+
+def _tma(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    if not problem.aligned:
+        return f"{config.kernel} needs bases and strides that are multiples of {ALIGNMENT} bytes"
+    return None
+
+
+def _wgmma_operands(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    """The hardware reads a 16-bit operand from shared memory either way, a 32-bit one along k."""
+    if problem.dtype == "fp32" and problem.precision != "tf32":
+        return f"wgmma needs precision tf32 for fp32, got {problem.precision}"
+    if problem.dtype == "fp32" and problem.layout != "nt":
+        return f"wgmma needs layout nt for tf32, got {problem.layout}"
+    if config.block_k * problem.itemsize not in (128, 256):
+        wanted = f"{128 // problem.itemsize} or {256 // problem.itemsize}"
+        return f"wgmma needs block_k {wanted} for {problem.dtype}, got {config.block_k}"
+    return None
+
+
+def _wgmma_tile(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    """block_n 192 is made of 128 and 64 columns; slices of it must not straddle the two."""
+    if config.block_m not in (64, 128, 256):
+        return f"wgmma needs block_m 64, 128 or 256, got {config.block_m}"
+    if config.block_n not in (32, 64, 128, 192, 256):
+        return f"wgmma needs block_n 32, 64, 128, 192 or 256, got {config.block_n}"
+    slices = (3, 6) if config.block_n == 192 else (1, 2, 4, 8)
+    if config.epilogue_subtile not in slices or config.block_n // config.epilogue_subtile < 16:
+        return (
+            f"wgmma needs epilogue_subtile in {slices} of >= 16 columns for block_n "
+            f"{config.block_n}, got {config.epilogue_subtile}"
+        )
+    if not 2 <= config.num_stages <= 8:
+        return f"wgmma needs num_stages in 2..8, got {config.num_stages}"
+    return None
+
+
+def _wgmma_warps(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    """num_warps are those of one consumer: two halves of a tile, two tiles, or one of a tile."""
+    if config.num_warps not in (4, 8):
+        return f"wgmma needs num_warps 4 or 8, got {config.num_warps}"
+    if config.warp_specialize == "pingpong" and config.num_warps != 4:
+        return f"wgmma needs num_warps 4 for pingpong, got {config.num_warps}"
+    halved = config.warp_specialize == "cooperative" and config.num_warps == 4
+    rows = config.block_m // (2 if halved else 1)
+    if rows < 16 * config.num_warps:
+        return (
+            f"wgmma needs 64 rows for every 4 warps, got {rows} rows for {config.num_warps} warps"
+        )
+    held = rows * config.block_n // (32 * config.num_warps)
+    limit = 128 if config.warp_specialize == "none" else 192  # without spills, ptxas 12.8
+    if held > limit:
+        return f"wgmma needs <= {limit} accumulators a thread, got {held}"
+    if not config.persistent:
+        return "wgmma is persistent, got persistent False"
+    return None
+
+
 _TILE_RULES = (_power_of_two_blocks, _stages, _accumulators, _not_batched)
 
 FAMILIES: Mapping[str, Family] = {
@@ -79,6 +151,24 @@ FAMILIES: Mapping[str, Family] = {
             "persistent": (False, True),
         },
         rules=_TILE_RULES,
+    ),
+    "wgmma": Family(
+        capabilities=(90,),
+        dtypes=("fp16", "bf16", "fp32"),
+        tunables={
+            "block_m": (64, 128, 256),
+            "block_n": (64, 128, 192, 256),
+            "block_k": (32, 64, 128),
+            "num_warps": (4, 8),
+            "num_stages": (3, 4, 5, 6),
+            "swizzle": SWIZZLES,
+            "group_size": GROUP_SIZES,
+            "persistent": (True,),
+            "scheduling": SCHEDULINGS,
+            "epilogue_subtile": (1, 2, 3, 4, 6),
+            "warp_specialize": WARP_SPECIALIZE,
+        },
+        rules=(_toolchain, _tma, _not_batched, _wgmma_operands, _wgmma_tile, _wgmma_warps),
     ),
 }
 

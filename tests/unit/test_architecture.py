@@ -16,7 +16,7 @@ RANKS = [
     ("space",),
     ("simulator",),
     ("kernels", "search", "cache"),
-    ("tuning", "dispatch"),
+    ("tuning", "dispatch", "order_bench"),
     ("ops", "patching"),
     ("report",),
     ("cli",),
