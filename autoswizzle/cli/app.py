@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from autoswizzle.cli import cache, demo, doctor, explain, order, predict, smem, tune
+from autoswizzle.cli import bench, cache, demo, doctor, explain, order, predict, smem, tune
 from autoswizzle.cli.failures import (
     BAD_ARGUMENTS,
     FAILED,
@@ -31,6 +31,7 @@ app = typer.Typer(
 )
 app.command()(demo.demo)
 app.command()(tune.tune)
+app.command()(bench.bench)
 app.command()(predict.rank)
 app.command()(predict.simulate)
 app.command()(order.order)

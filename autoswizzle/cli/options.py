@@ -9,7 +9,7 @@ import typer
 
 from autoswizzle.cli.failures import note
 from autoswizzle.errors import ArgumentError, UnavailableError
-from autoswizzle.hardware import CATALOGUE, Gpu, detect, find_gpu
+from autoswizzle.hardware import CATALOGUE, MIB, Gpu, detect, find_gpu
 from autoswizzle.problem import TEXT_FORM, GemmProblem
 
 T = TypeVar("T")
@@ -140,6 +140,11 @@ GroupSize = Annotated[
         help="Tiles a group is high (grouped, serpentine) or wide (grouped_n).",
     ),
 ]
+
+
+def gpu_line(gpu: Gpu) -> str:
+    """The GPU and what of it the model uses."""
+    return f"{gpu.name} ({gpu.num_sms} SMs, {gpu.l2_effective_bytes / MIB:g} MiB of L2 effective)"
 
 
 def chosen_gpu(named: Gpu | None, num_sms: int | None = None, l2_mb: float | None = None) -> Gpu:

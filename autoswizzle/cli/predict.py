@@ -12,6 +12,7 @@ from autoswizzle.cli.options import (
     NumSms,
     Problem,
     chosen_gpu,
+    gpu_line,
     integer,
 )
 from autoswizzle.cli.tunables import (
@@ -25,7 +26,7 @@ from autoswizzle.cli.tunables import (
     chosen_config,
 )
 from autoswizzle.errors import ConfigError
-from autoswizzle.hardware import MIB, Gpu
+from autoswizzle.hardware import Gpu
 from autoswizzle.report.tables import byte_size, fields, print_json, table
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def rank(
     if as_json:
         print_json({**_header(problem, target), "ranking": [p.to_dict() for p in predictions]})
         return
-    print(f"{problem} on {_gpu_line(target)}")
+    print(f"{problem} on {gpu_line(target)}")
     titles = ("#", "configuration", "us", "TFLOPS", "L2 hit %", "DRAM", "waves", "resident")
     print(table(titles, [(i, *_ranked_row(p)) for i, p in enumerate(predictions, 1)]))
 
@@ -113,10 +114,6 @@ def _header(problem: Problem, gpu: Gpu) -> dict[str, Any]:
     }
 
 
-def _gpu_line(gpu: Gpu) -> str:
-    return f"{gpu.name} ({gpu.num_sms} SMs, {gpu.l2_effective_bytes / MIB:g} MiB of L2 effective)"
-
-
 def _ranked_row(prediction: "Prediction") -> tuple[object, ...]:
     traffic = prediction.dram_read_bytes + prediction.dram_write_bytes
     return (
@@ -133,7 +130,7 @@ def _ranked_row(prediction: "Prediction") -> tuple[object, ...]:
 def _pairs(prediction: "Prediction", gpu: Gpu) -> list[tuple[str, object]]:
     return [
         ("problem", str(prediction.problem)),
-        ("gpu", _gpu_line(gpu)),
+        ("gpu", gpu_line(gpu)),
         ("configuration", str(prediction.config)),
         ("L2 hit rate", f"{100 * prediction.l2_hit_rate:.2f} %"),
         ("DRAM read", byte_size(prediction.dram_read_bytes)),

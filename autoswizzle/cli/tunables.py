@@ -7,7 +7,7 @@ import typer
 
 from autoswizzle.cli.options import choice, extents, integer, parsed
 from autoswizzle.config import KERNELS, SWIZZLES, GemmConfig
-from autoswizzle.errors import ArgumentError
+from autoswizzle.errors import ArgumentError, ConfigError
 from autoswizzle.hardware import Gpu
 from autoswizzle.problem import GemmProblem
 from autoswizzle.space import default_config
@@ -77,4 +77,7 @@ def chosen_config(
     if block is not None:
         changes |= dict(zip(("block_m", "block_n", "block_k"), block, strict=True))
     changes |= dict(assignments)
-    return GemmConfig.from_dict({**default_config(problem, gpu).to_dict(), **changes})
+    config = GemmConfig.from_dict({**default_config(problem, gpu).to_dict(), **changes})
+    if config.kernel == "torch":
+        raise ConfigError("kernel must be one of ours, which have a tile order, got 'torch'")
+    return config

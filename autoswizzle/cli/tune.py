@@ -8,7 +8,7 @@ import typer
 
 from autoswizzle.cache.files import check_writable
 from autoswizzle.cli.cache import check_cache_file
-from autoswizzle.cli.failures import FAILED, complain
+from autoswizzle.cli.failures import FAILED, complain, note
 from autoswizzle.cli.options import Device, Json, choice, integer, parsed, positive
 from autoswizzle.cli.worklist import work_list
 from autoswizzle.errors import ArgumentError
@@ -68,6 +68,7 @@ def tune(
         Path | None,
         typer.Option("--out", metavar="FILE", help="Also add the entries to this cache file."),
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Tune again what has an entry.")] = False,
     as_json: Json = False,
 ) -> None:
     """Find and keep the fastest configurations.
@@ -81,17 +82,22 @@ def tune(
     detect(device)
     if out is not None:
         check_writable(out.absolute().parent)
-    from autoswizzle import tuning
+    from autoswizzle.tuning import tune as tune_problems
 
-    report = tuning.tune(
-        problems,
-        effort=effort,
-        storage=storage,
-        devices=[device],
-        out=out,
-        trials=trials,
-        seconds=seconds,
-    )
+    try:
+        report = tune_problems(
+            problems,
+            effort=effort,
+            storage=storage,
+            devices=[device],
+            out=out,
+            trials=trials,
+            seconds=seconds,
+            force=force,
+        )
+    except KeyboardInterrupt:
+        note("what was measured is kept: the same command continues from it")
+        raise
     if as_json:
         print_json(report.to_dict())
     else:

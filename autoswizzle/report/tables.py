@@ -1,19 +1,22 @@
 """Plain-text tables and JSON on stdout."""
 
 import json
+import re
 from collections.abc import Sequence
+
+_NUMBER = re.compile(r"-|-?[0-9][0-9,.]*( [kMGTP]?B)?")
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Columns aligned under their titles: text to the left, everything else to the right."""
+    """Columns aligned under their titles: numbers and byte sizes to the right, text to the left."""
     cells = [[_cell(value) for value in row] for row in rows]
     lines = [list(titles), *cells]
     widths = [max(len(line[i]) for line in lines) for i in range(len(titles))]
-    left = [all(isinstance(row[i], str) for row in rows) for i in range(len(titles))]
+    right = [all(_NUMBER.fullmatch(row[i]) for row in cells) for i in range(len(titles))]
     return "\n".join(
         "  ".join(
-            cell.ljust(width) if to_left else cell.rjust(width)
-            for cell, width, to_left in zip(line, widths, left, strict=True)
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(line, widths, right, strict=True)
         ).rstrip()
         for line in lines
     )
