@@ -13,7 +13,9 @@ from autoswizzle.cli.options import (
     NumSms,
     choice,
     gpu_line,
+    need_triton,
     positive,
+    present_gpu,
 )
 from autoswizzle.cli.tunables import (
     Block,
@@ -27,7 +29,7 @@ from autoswizzle.cli.tunables import (
 from autoswizzle.cli.worklist import with_dtype
 from autoswizzle.config import GemmConfig
 from autoswizzle.errors import ConfigError
-from autoswizzle.hardware import Gpu, detect
+from autoswizzle.hardware import Gpu
 from autoswizzle.problem import PRECISIONS, TEXT_FORM, GemmProblem
 from autoswizzle.report.orders import correlations, order_table
 from autoswizzle.report.tables import print_json
@@ -78,7 +80,8 @@ def bench(
     traffic, and the rank correlation between them.
     """
     problems = _precisions(shape, with_dtype(shape, dtype))
-    gpu = detect(device).with_overrides(num_sms, l2_mb)
+    need_triton()
+    gpu = present_gpu(device).with_overrides(num_sms, l2_mb)
     config = chosen_config(
         problems[0],
         gpu,

@@ -11,7 +11,8 @@ from autoswizzle.cache.entry import CacheEntry
 from autoswizzle.cache.index import Stored, read_entries
 from autoswizzle.cache.store import CacheStore, export_entries
 from autoswizzle.cli.failures import note
-from autoswizzle.cli.options import Json, parsed
+from autoswizzle.cli.options import Device, Json, parsed
+from autoswizzle.cli.verify import Sample, Tolerance, verify_entries
 from autoswizzle.errors import ArgumentError, CacheError, ProblemError
 from autoswizzle.kernels import source_hash
 from autoswizzle.problem import GemmProblem
@@ -133,6 +134,22 @@ def merge(
             kept[entry.key.digest] = entry
             added += 1
     print(f"{store.user_dir}: {added} of {len(entries)} entries added")
+
+
+@app.command("verify")
+def verify(
+    paths: Places = None,
+    sample: Sample = 5,
+    tolerance: Tolerance = 5.0,
+    device: Device = 0,
+    as_json: Json = False,
+) -> None:
+    """Time entries against torch again.
+
+    A sample of those for this GPU; exit 1 if one is wrong or lost more than the tolerance.
+    """
+    entries = [stored.entry for stored in _entries(paths or [])]
+    verify_entries(entries, sample, tolerance, device, as_json)
 
 
 @app.command("prune")

@@ -1,12 +1,13 @@
 """`autoswizzle demo`: the main job from end to end, as far as this machine allows."""
 
-import itertools
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib import metadata
 from typing import Any
@@ -14,9 +15,10 @@ from typing import Any
 from autoswizzle.cache.entry import CacheEntry
 from autoswizzle.cache.key import key_for
 from autoswizzle.cache.store import CacheStore
+from autoswizzle.cli.options import need_triton, present_gpu
 from autoswizzle.config import GemmConfig
 from autoswizzle.errors import CompileError, TuneError, UnavailableError
-from autoswizzle.hardware import Gpu, detect, find_gpu
+from autoswizzle.hardware import Gpu, find_gpu
 from autoswizzle.problem import GemmProblem
 from autoswizzle.report.tables import table
 from autoswizzle.settings import settings
@@ -28,7 +30,7 @@ from autoswizzle.toolchain import triton_version
 TARGET = "H200"  # what the demo ranks and compiles for where there is no GPU
 PROBLEM = GemmProblem(4096, 4096, 4096, "bf16", "nt")
 TUNED = (PROBLEM, GemmProblem(8192, 8192, 8192, "fp16"), GemmProblem(128, 6144, 4096, "bf16", "nt"))
-COMPILED = 4  # candidates compiled without a GPU, 1 to 3 s each
+ATTEMPTS = 8  # candidates of a family compiled at most, 1 to 3 s each
 SMALL = (300, 400, 160)  # m, n, k run in the interpreter: ragged in every block size
 CHILD_SECONDS = 150
 
@@ -40,6 +42,7 @@ def demo() -> None:
     rank and compile for an H200, run the best pointer kernel in Triton's interpreter, keep and
     explain a predicted entry.
     """
+    need_triton()
     began = time.monotonic()
     gpu = _present()
     if gpu is None:
@@ -51,7 +54,7 @@ def demo() -> None:
 
 def _present() -> Gpu | None:
     try:
-        return detect(0)
+        return present_gpu(0)
     except UnavailableError:
         return None
 
@@ -79,22 +82,21 @@ def _without_gpu(gpu: Gpu) -> None:
     print(f"1. Rank every configuration of {PROBLEM} with the L2 and time model.")
     began = time.monotonic()
     configs = list(candidates(PROBLEM, gpu))
-    best = _best_tiles(configs, gpu)
-    first = next(best)
+    [first] = rank(PROBLEM, gpu, 1, configs)
     took = time.monotonic() - began
     print(f"   {len(configs)} legal configurations in {took:.1f} s; the first is {first.config}.")
 
-    print(f"\n2. Compile the best for the {gpu.name} with its real compiler.")
-    rows, chosen = _compiled(itertools.chain([first], best), gpu)
-    titles = ("configuration", "us predicted", "L2 hit %", "registers", "shared KiB", "blocks/SM")
-    print(table((*titles, "spills"), rows))
+    print(f"\n2. Compile the best of each kernel family for the {gpu.name} with its real compiler.")
+    families = dict.fromkeys(config.kernel for config in configs)
+    compiled = {family: _compiled(family, configs, gpu) for family in families}
+    titles = ("configuration", "us predicted", "registers", "shared KiB", "blocks/SM", "spills")
+    print(table(titles, [_row(item, gpu) for family in families for item in compiled[family]]))
+    chosen = compiled["pointer"][-1].prediction
 
     small = GemmProblem(*SMALL, "fp16", "nn")
     print(f"\n3. Run the best pointer kernel in Triton's interpreter on {small}.")
-    config = chosen.config.to_dict()
-    answer = _child(
-        "interpret", {"problem": str(small), "config": config}, {"TRITON_INTERPRET": "1"}
-    )
+    request = {"problem": str(small), "config": chosen.config.to_dict()}
+    answer = _child("interpret", request, {"TRITON_INTERPRET": "1"})
     if not answer["equal"]:
         raise TuneError(f"{chosen.config} must equal torch.matmul on {small}, it does not")
     print(f"   {chosen.config}: every element equals torch's.")
@@ -114,47 +116,47 @@ def _without_gpu(gpu: Gpu) -> None:
     )
 
 
-def _best_tiles(configs: list[GemmConfig], gpu: Gpu) -> Iterator[Prediction]:
-    """Predictions from the best on, each of another kernel, tile or number of warps."""
-    while found := rank(PROBLEM, gpu, 1, configs):
-        yield found[0]
-        seen = _tile(found[0].config)
-        configs = [config for config in configs if _tile(config) != seen]
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A candidate and what the compiler says it takes."""
+
+    prediction: Prediction
+    resources: Resources
 
 
-def _tile(config: GemmConfig) -> tuple[object, ...]:
-    return config.kernel, config.block_m, config.block_n, config.num_warps
+def _compiled(family: str, configs: list[GemmConfig], gpu: Gpu) -> list[Compiled]:
+    """The family's candidates from the best on, up to the first that compiles without spills.
 
-
-def _compiled(best: Iterable[Prediction], gpu: Gpu) -> tuple[list[tuple[object, ...]], Prediction]:
-    """Rows of what the compiler says, and the best pointer candidate without spills."""
+    Only the best of each tile and number of warps takes part: those differ most. Raises TuneError
+    when ATTEMPTS of them all spill or fail.
+    """
     from autoswizzle.kernels import compile_for
 
-    rows: list[tuple[object, ...]] = []
-    chosen: Prediction | None = None
-    for prediction in best:
-        try:
-            resources = compile_for(prediction.config, PROBLEM, gpu)
-        except CompileError:
-            continue
-        rows.append(_compiled_row(prediction, resources, gpu))
-        usable = prediction.config.kernel == "pointer" and not resources.spill_bytes
-        if chosen is None and usable:
-            chosen = prediction
-        if chosen is not None and len(rows) >= COMPILED:
-            return rows, chosen
-    raise TuneError(f"no pointer configuration of {PROBLEM} compiles for {gpu.name} without spills")
+    waiting = [config for config in configs if config.kernel == family]
+    done: list[Compiled] = []
+    for _ in range(ATTEMPTS):
+        best = rank(PROBLEM, gpu, 1, waiting)[0]
+        waiting = [config for config in waiting if _tile(config) != _tile(best.config)]
+        with suppress(CompileError):
+            done.append(Compiled(best, compile_for(best.config, PROBLEM, gpu)))
+            if not done[-1].resources.spill_bytes:
+                return done
+    raise TuneError(f"{ATTEMPTS} {family} tiles of {PROBLEM} all spill registers on {gpu.name}")
 
 
-def _compiled_row(prediction: Prediction, resources: Resources, gpu: Gpu) -> tuple[object, ...]:
+def _tile(config: GemmConfig) -> tuple[int, ...]:
+    return config.block_m, config.block_n, config.num_warps
+
+
+def _row(item: Compiled, gpu: Gpu) -> tuple[object, ...]:
+    resources = item.resources
     return (
-        str(prediction.config),
-        prediction.time_us,
-        100 * prediction.l2_hit_rate,
+        str(item.prediction.config),
+        item.prediction.time_us,
         resources.registers,
         resources.shared_bytes / 1024,
         resident_blocks(resources, gpu),
-        f"{resources.spill_bytes} B" if resources.spill_bytes else "none",
+        f"{resources.spill_bytes} B",
     )
 
 

@@ -11,6 +11,7 @@ from autoswizzle.cli.failures import note
 from autoswizzle.errors import ArgumentError, UnavailableError
 from autoswizzle.hardware import CATALOGUE, MIB, Gpu, detect, find_gpu
 from autoswizzle.problem import TEXT_FORM, GemmProblem
+from autoswizzle.toolchain import triton_version
 
 T = TypeVar("T")
 
@@ -145,6 +146,26 @@ GroupSize = Annotated[
 def gpu_line(gpu: Gpu) -> str:
     """The GPU and what of it the model uses."""
     return f"{gpu.name} ({gpu.num_sms} SMs, {gpu.l2_effective_bytes / MIB:g} MiB of L2 effective)"
+
+
+def need_triton() -> None:
+    """Raise UnavailableError where triton is not installed."""
+    if triton_version() is None:
+        raise UnavailableError("this needs triton, which is not installed: pip install triton")
+
+
+def present_gpu(device: int) -> Gpu:
+    """The facts of a CUDA device that torch can use.
+
+    Raises UnavailableError without one, HardwareError for a number beyond those visible.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        built = torch.version.cuda is not None
+        why = "torch finds none" if built else "torch is built without CUDA"
+        raise UnavailableError(f"no CUDA device {device}: {why}")
+    return detect(device)
 
 
 def chosen_gpu(named: Gpu | None, num_sms: int | None = None, l2_mb: float | None = None) -> Gpu:

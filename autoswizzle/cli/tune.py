@@ -9,10 +9,9 @@ import typer
 from autoswizzle.cache.files import check_writable
 from autoswizzle.cli.cache import check_cache_file
 from autoswizzle.cli.failures import FAILED, complain, note
-from autoswizzle.cli.options import Device, Json, choice, integer, parsed, positive
+from autoswizzle.cli.options import Device, Json, choice, integer, parsed, positive, present_gpu
 from autoswizzle.cli.worklist import work_list
 from autoswizzle.errors import ArgumentError
-from autoswizzle.hardware import detect
 from autoswizzle.problem import ITEMSIZE
 from autoswizzle.report.tables import print_json, table
 from autoswizzle.search.effort import EFFORTS
@@ -79,7 +78,7 @@ def tune(
     problems = work_list(shapes or [], file or [], dtype)
     if out is not None:
         check_cache_file(out)
-    detect(device)
+    present_gpu(device)
     if out is not None:
         check_writable(out.absolute().parent)
     from autoswizzle.tuning import tune as tune_problems

@@ -49,7 +49,7 @@ def device(monkeypatch):
         return rows_of(problem, base)
 
     monkeypatch.setattr(order_bench, "bench_orders", bench_orders)
-    monkeypatch.setattr("autoswizzle.cli.bench.detect", lambda device: find_gpu("RTX 5080"))
+    monkeypatch.setattr("autoswizzle.cli.bench.present_gpu", lambda device: find_gpu("RTX 5080"))
     monkeypatch.setattr("autoswizzle.tuning.versions", lambda: {"torch": "2.11", "triton": "3.6"})
     return calls
 
@@ -142,8 +142,8 @@ def test_without_a_gpu_it_is_one_line(capsys, monkeypatch):
     from autoswizzle.errors import UnavailableError
 
     def missing(device):
-        raise UnavailableError(f"no CUDA device {device}: torch and nvidia-smi find none")
+        raise UnavailableError(f"no CUDA device {device}: torch finds none")
 
-    monkeypatch.setattr("autoswizzle.cli.bench.detect", missing)
+    monkeypatch.setattr("autoswizzle.cli.bench.present_gpu", missing)
     assert run(["bench", "512x512x512"]) == 1
-    assert capsys.readouterr().err == "error: no CUDA device 0: torch and nvidia-smi find none\n"
+    assert capsys.readouterr().err == "error: no CUDA device 0: torch finds none\n"

@@ -1,5 +1,6 @@
 """`autoswizzle cache` on folders and files of every kind; no GPU."""
 
+import contextlib
 import json
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from autoswizzle.cache.key import key_for
 from autoswizzle.cache.store import CacheStore, export_entries
 from autoswizzle.cli.app import run
 from autoswizzle.config import TORCH, GemmConfig
+from autoswizzle.errors import WrongResultError
 from autoswizzle.hardware import find_gpu
 from autoswizzle.kernels import source_hash
 from autoswizzle.problem import GemmProblem
@@ -182,6 +184,66 @@ def test_merge_into_a_file(tmp_path, folder, capsys):
 def test_merge_of_a_missing_file(folder, capsys):
     assert run(["cache", "merge", "nowhere.json"]) == 2
     assert "nowhere.json" in capsys.readouterr().err
+
+
+class FakeMeasurer:
+    """Torch takes 10 us; a kernel what `own_us` says."""
+
+    own_us = 8.0
+
+    def __init__(self, problem, gpu, run, device):
+        pass
+
+    def race(self, configs, budget_ms):
+        from autoswizzle.search.measure import Measurement, Race
+
+        times = [10.0 if config == TORCH else self.own_us for config in configs]
+        both = [Measurement(c, t, t, t, "sustained") for c, t in zip(configs, times, strict=True)]
+        return Race(tuple(both), ())
+
+
+@pytest.fixture
+def timed(monkeypatch):
+    import torch
+
+    from autoswizzle.search import measure
+
+    monkeypatch.setattr(measure, "Measurer", FakeMeasurer)
+    monkeypatch.setattr("autoswizzle.cli.verify.present_gpu", lambda device: find_gpu("H200"))
+    monkeypatch.setattr(torch.cuda, "device", lambda index: contextlib.nullcontext())
+    return monkeypatch
+
+
+def test_verify_times_own_kernels_of_this_gpu_again(store, folder, timed, capsys):
+    store.put(entry(GemmProblem(8, 8, 8), origin="predicted"))
+    other = entry(GemmProblem(16, 8, 8))
+    store.put(replace(other, key=replace(other.key, num_sms=8)))
+    assert run(["cache", "verify", str(folder), "--json"]) == 0
+    [verdict] = json.loads(capsys.readouterr().out)
+    assert (verdict["problem"], verdict["ratio"], verdict["drift"]) == (str(ONE), 1.25, 0)
+    assert run(["cache", "verify", str(folder)]) == 0
+    assert str(ONE) in capsys.readouterr().out
+
+
+def test_verify_fails_on_a_loss_beyond_the_tolerance(store, folder, timed, capsys):
+    timed.setattr(FakeMeasurer, "own_us", 8.8)  # 10 / 8.8 is 9.1 % below the stored ratio
+    assert run(["cache", "verify", str(folder)]) == 1
+    assert "drifted" in capsys.readouterr().out
+    assert run(["cache", "verify", str(folder), "--tolerance", "10"]) == 0
+
+
+def test_verify_fails_on_a_wrong_product(store, folder, timed, capsys):
+    def wrong(self, configs, budget_ms):
+        raise WrongResultError("3 of 9 elements are wrong")
+
+    timed.setattr(FakeMeasurer, "race", wrong)
+    assert run(["cache", "verify", str(folder)]) == 1
+    assert "3 of 9 elements are wrong" in capsys.readouterr().out
+
+
+def test_verify_of_nothing_is_a_failure(tmp_path, timed, capsys):
+    assert run(["cache", "verify", str(tmp_path)]) == 1
+    assert "H200" in capsys.readouterr().err
 
 
 def test_prune_removes_left_overs_and_outdated_entries_only(store, folder, capsys):

@@ -108,6 +108,18 @@ def test_help_and_version_need_nothing(args):
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("visible", ["MIG-377e0f7b", "GPU-8932f937", ""])
+def test_without_a_visible_device_tune_fails_in_one_line(visible, tmp_path):
+    command = [sys.executable, "-m", "autoswizzle", "tune", "64x64x64"]
+    env = {"CUDA_VISIBLE_DEVICES": visible, "AUTOSWIZZLE_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: no CUDA device 0")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "cache").exists()
+
+
 def test_the_command_line_loads_no_torch_until_it_needs_it():
     code = (
         "import sys; from autoswizzle.cli.app import run; run(['order', 'row', '2', '2']);"

@@ -63,7 +63,7 @@ def tuning(monkeypatch):
     fake = FakeTuning()
     monkeypatch.setitem(sys.modules, "autoswizzle.tuning", fake)
     monkeypatch.setattr(autoswizzle, "tuning", fake, raising=False)
-    monkeypatch.setattr("autoswizzle.cli.tune.detect", lambda device: H200)
+    monkeypatch.setattr("autoswizzle.cli.tune.present_gpu", lambda device: H200)
     return fake
 
 
@@ -186,9 +186,9 @@ def test_an_output_that_cannot_be_written_fails_before_the_first_trial(tuning, c
 
 def test_no_device_is_one_line(tuning, capsys, monkeypatch):
     def missing(device):
-        raise UnavailableError(f"no CUDA device {device}: torch and nvidia-smi find none")
+        raise UnavailableError(f"no CUDA device {device}: torch finds none")
 
-    monkeypatch.setattr("autoswizzle.cli.tune.detect", missing)
+    monkeypatch.setattr("autoswizzle.cli.tune.present_gpu", missing)
     assert run(["tune", "4x4x4"]) == 1
     assert capsys.readouterr().err.startswith("error: no CUDA device 0")
     assert tuning.calls == []
