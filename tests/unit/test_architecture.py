@@ -16,14 +16,10 @@ RANKS = [
     ("space",),
     ("simulator",),
     ("kernels", "search", "cache"),
-<<<<<<< HEAD
     ("tuning", "dispatch", "order_bench", "smem_bench"),
-=======
-    ("tuning", "dispatch"),
     ("plans",),
     ("autograd",),
     ("graph",),
->>>>>>> cache
     ("ops", "patching"),
     ("report",),
     ("cli",),
