@@ -13,6 +13,7 @@ AutoswizzleError
 │   └── WrongResultError              it computes something else than the product
 ├── TuneError (RuntimeError)          a search ended without a usable result
 └── CacheError (RuntimeError)         a cache location or file can't be used
+    └── SchemaError                   it is of a newer format version
 """
 
 
@@ -73,3 +74,7 @@ class TuneError(AutoswizzleError, RuntimeError):
 
 class CacheError(AutoswizzleError, RuntimeError):
     """A cache location or file can't be used for what was asked."""
+
+
+class SchemaError(CacheError):
+    """A cache entry is of a newer format version, so it must not be overwritten."""

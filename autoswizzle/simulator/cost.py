@@ -12,7 +12,7 @@ from math import hypot, sqrt
 from autoswizzle.config import GemmConfig
 from autoswizzle.hardware import Gpu
 from autoswizzle.problem import GemmProblem
-from autoswizzle.simulator.resources import uses_wgmma
+from autoswizzle.simulator.resources import copies_asynchronously, uses_wgmma
 from autoswizzle.space import grid
 
 # Read on an H200, 2026-11-29 (docs/predictor.md says from what); elsewhere they scale with the
@@ -80,7 +80,8 @@ def _arithmetic(
     """Rounds of blocks, the last one as full as it is; a partial tile costs a whole one."""
     steps = -(-problem.k // config.block_k // config.split_k)
     step = _step(config, problem, gpu)
-    stall = LOAD_LATENCY_US / (config.num_stages - 1) if config.num_stages > 1 else LOAD_LATENCY_US
+    ahead = config.num_stages - 1 if copies_asynchronously(config, problem) else 0
+    stall = LOAD_LATENCY_US / ahead if ahead else LOAD_LATENCY_US + step
     whole, rest = divmod(items, blocks * gpu.num_sms)
     last = -(-rest // gpu.num_sms)
     time = whole * max(blocks * step, stall)

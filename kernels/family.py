@@ -1,0 +1,109 @@
+"""What every kernel family provides, and where each family's module is.
+
+A family's module names itself in MODULES and defines one function,
+
+    call(config, problem, a, b, out) -> Call
+
+which turns a configuration and operands into the arguments of one launch. It does not touch a GPU:
+the operands may be CPU or meta tensors when the kernel is only compiled. a is (m, k), b is (k, n),
+out is (m, n), of any strides; a family that needs more of them raises LaunchError. The launcher and
+the offline compiler know nothing else of a family.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from autoswizzle.config import GemmConfig
+from autoswizzle.errors import ConfigError
+from autoswizzle.problem import GemmProblem
+
+if TYPE_CHECKING:
+    from torch import Tensor, device
+
+MODULES: Mapping[str, str] = {
+    "pointer": "autoswizzle.kernels.pointer",
+    "tma": "autoswizzle.kernels.tma",
+    "wgmma": "autoswizzle.kernels.wgmma",
+    "mma_sync": "autoswizzle.kernels.mma_sync",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """Memory that each launch has to itself, by the parameter that takes it.
+
+    counter: int32 elements, zeroed on the launch's stream. partials: fp32 elements, as they are.
+    A parameter of either name gets None from a Scratch without such elements.
+    """
+
+    counter: int = 0
+    partials: int = 0
+
+    def allocate(self, device: "device") -> dict[str, Any]:
+        """The tensors of one launch, None for those without elements.
+
+        Its own for every launch keeps apart launches that overlap: on other streams, or as replays
+        of CUDA graphs that captured them.
+        """
+        import torch
+
+        values: dict[str, Any] = {"counter": None, "partials": None}
+        if self.counter:
+            values["counter"] = torch.zeros(self.counter, dtype=torch.int32, device=device)
+        if self.partials:
+            values["partials"] = torch.empty(self.partials, dtype=torch.float32, device=device)
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One launch of a kernel, before its grid is known.
+
+    kernel: the jit function. args: its run-time arguments by parameter name (tensors, integers,
+    host tensor descriptors). constants: its constexprs by name. options: of the compiler
+    (num_warps, num_stages, maxnreg). tiles: output tiles; the grid is tiles programs, or for a
+    persistent kernel as many as are resident at once, if that is fewer. scratch: memory of each
+    launch's own, left out of args.
+    """
+
+    kernel: Any
+    args: Mapping[str, Any]
+    tiles: int
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    persistent: bool = False
+    scratch: Scratch = Scratch()
+
+    def arguments(self, device: "device") -> dict[str, Any]:
+        """Every parameter's value, in order, with scratch on device."""
+        values = {**self.scratch.allocate(device), **self.args, **self.constants}
+        return {name: values[name] for name in self.kernel.arg_names}
+
+
+class Family(Protocol):
+    """A kernel family's module."""
+
+    def call(
+        self, config: GemmConfig, problem: GemmProblem, a: "Tensor", b: "Tensor", out: "Tensor"
+    ) -> Call:
+        """The launch of config on these operands."""
+        ...
+
+
+def family(kernel: str) -> Family:
+    """The family that GemmConfig.kernel names; raises ConfigError. Imports triton."""
+    if kernel not in MODULES:
+        raise ConfigError(f"kernel must be one of {', '.join(MODULES)}, got {kernel!r}")
+    return cast(Family, import_module(MODULES[kernel]))
+
+
+def compile_options(config: GemmConfig) -> dict[str, Any]:
+    """The compiler options that every family takes from its configuration."""
+    options: dict[str, Any] = {
+        "num_warps": config.num_warps,
+        "num_stages": config.num_stages,
+        "enable_fp_fusion": True,  # triton's default so far; ieee fp32 lives on fused multiply-add
+    }
+    return options | ({"maxnreg": config.max_registers} if config.max_registers else {})

@@ -1,0 +1,141 @@
+"""Compiling a kernel for a GPU that need not be here, and reading what it takes of an SM."""
+
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autoswizzle.config import GemmConfig
+from autoswizzle.errors import CompileError, UnavailableError
+from autoswizzle.hardware import WARP_SIZE, Gpu
+from autoswizzle.kernels.compiler import compile_errors
+from autoswizzle.kernels.family import Call, family
+from autoswizzle.kernels.launch import interpreted
+from autoswizzle.problem import ALIGNMENT, TORCH_NAMES, GemmProblem
+from autoswizzle.simulator.resources import Resources, why_infeasible
+
+MAX_TENSOR_MEMORY = 512  # columns of a Blackwell SM's tensor memory (PTX ISA, tcgen05)
+
+
+def compile_for(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources:
+    """What config takes of an SM of gpu for problem, from the compiled kernel. Needs no GPU.
+
+    spill_bytes: of a thread's spill stores. warnings: ptxas's of serialised wgmma. Raises
+    CompileError with a one-line reason when it does not compile or no block fits on an SM.
+    """
+    kernel = compiled(config, problem, gpu)
+    with tempfile.TemporaryDirectory(prefix="autoswizzle-") as folder:
+        registers, stack = _registers_and_stack(kernel.asm["cubin"], Path(folder))
+        ptx = kernel.asm["ptx"]
+        log = _ptxas_log(ptx, gpu, Path(folder)) if stack or "wgmma" in ptx else ""
+    resources = Resources(
+        registers=registers,
+        shared_bytes=kernel.metadata.shared,
+        num_warps=kernel.metadata.num_warps,
+        spill_bytes=sum(map(int, re.findall(r"(\d+) bytes spill stores", log))),
+        warnings=tuple(
+            re.sub(r"^ptxas\s*\S*\s*:\s*", "", line)
+            for line in log.splitlines()
+            if "wgmma" in line and "serializ" in line
+        ),
+    )
+    columns = getattr(kernel.metadata, "tmem_size", None) or 0
+    if columns > MAX_TENSOR_MEMORY:
+        raise CompileError(f"tensor memory must be <= {MAX_TENSOR_MEMORY} columns, got {columns}")
+    reason = why_infeasible(resources, gpu)
+    if reason is not None:
+        raise CompileError(reason)
+    return resources
+
+
+def compiled(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Any:  # noqa: ANN401
+    """The CompiledKernel of config for gpu, on operands as problem describes them."""
+    call = family(config.kernel).call(config, problem, *meta_operands(problem))
+    if interpreted(call):
+        raise UnavailableError("compiling needs TRITON_INTERPRET unset")
+    with compile_errors():
+        return _compile(call, gpu.capability)
+
+
+def meta_operands(problem: GemmProblem) -> tuple[Tensor, Tensor, Tensor]:
+    """a, b and out without memory, laid out and aligned as problem says."""
+
+    def operand(rows: int, cols: int, transposed: bool, dtype: str) -> Tensor:
+        inner = rows if transposed else cols
+        element = getattr(torch, TORCH_NAMES[dtype])
+        if problem.aligned:
+            unit = ALIGNMENT // element.itemsize
+            inner = -(-inner // unit) * unit
+        strides = (1, inner) if transposed else (inner, 1)
+        base = torch.empty(2**62 // 16, dtype=element, device="meta")
+        return base.as_strided((rows, cols), strides, 0 if problem.aligned else 1)
+
+    m, n, k = problem.m, problem.n, problem.k
+    return (
+        operand(m, k, problem.layout[0] == "t", problem.dtype),
+        operand(k, n, problem.layout[1] == "t", problem.dtype),
+        operand(m, n, False, problem.out_dtype),
+    )
+
+
+def _compile(call: Call, capability: int) -> Any:  # noqa: ANN401
+    """Compile for "cuda" capability as JITFunction.run does for the current device."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource, make_backend
+    from triton.experimental.gluon._runtime import GluonASTSource
+    from triton.runtime.jit import create_function_from_signature
+
+    target = GPUTarget("cuda", capability, WARP_SIZE)
+    backend = make_backend(target)
+    binder = create_function_from_signature(call.kernel.signature, call.kernel.params, backend)
+    arguments = call.arguments(torch.device("meta"))
+    keywords = {**call.options, "debug": False}
+    bound, specialization, _ = binder(**arguments, **keywords)
+    options, signature, constants, attributes = call.kernel._pack_args(
+        backend, keywords, bound, specialization, keywords
+    )
+    source = GluonASTSource if call.kernel.is_gluon() else ASTSource
+    return triton.compile(
+        source(call.kernel, signature, constants, attributes),
+        target=target,
+        options=options.__dict__,
+    )
+
+
+def _registers_and_stack(cubin: bytes, folder: Path) -> tuple[int, int]:
+    """Registers and stack bytes of a thread, as cuobjdump reads them from the binary."""
+    from triton import knobs
+
+    path = folder / "kernel.cubin"
+    path.write_bytes(cubin)
+    text = _run_tool([knobs.nvidia.cuobjdump.path, "-res-usage", str(path)])
+    found = re.search(r"REG:(\d+) STACK:(\d+)", text)
+    if found is None:
+        raise CompileError(f"cuobjdump must report REG and STACK, got {text[-200:]!r}")
+    return int(found[1]), int(found[2])
+
+
+def _ptxas_log(ptx: str, gpu: Gpu, folder: Path) -> str:
+    """What ptxas says of the kernel's spills and wgmma; triton keeps no log of its own run."""
+    from triton.backends.nvidia.compiler import get_ptxas
+
+    target = re.search(r"^\.target\s+([\w]+)", ptx, re.MULTILINE)
+    if target is None:
+        raise CompileError("the kernel's PTX must name a target")
+    path = folder / "kernel.ptx"
+    path.write_text(ptx)
+    command = [get_ptxas(gpu.capability).path, "-v", "-lineinfo", f"--gpu-name={target[1]}"]
+    return _run_tool([*command, str(path), "-o", str(folder / "kernel.o")])
+
+
+def _run_tool(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        reason = (done.stderr or done.stdout).strip().splitlines()[-1:]
+        raise CompileError(f"{Path(command[0]).name} failed: {' '.join(reason)}")
+    return done.stdout + done.stderr

@@ -1,0 +1,190 @@
+"""The pointer family: loads through plain addresses, for operands of any strides and alignment."""
+
+from typing import TYPE_CHECKING
+
+import triton
+import triton.language as tl
+
+from autoswizzle.config import GemmConfig
+from autoswizzle.kernels.family import Call, Scratch, compile_options
+from autoswizzle.kernels.order import log_side, tile_at
+from autoswizzle.problem import GemmProblem
+from autoswizzle.space import grid
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_INT32_MAX = 2**31 - 1
+
+
+@triton.jit
+def pointer_gemm(
+    a,
+    b,
+    out,
+    counter,
+    m,
+    n,
+    k,
+    a_stride_m,
+    a_stride_k,
+    b_stride_k,
+    b_stride_n,
+    out_stride_m,
+    out_stride_n,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    SWIZZLE: tl.constexpr,
+    GROUP_SIZE: tl.constexpr,
+    LOG_SIDE: tl.constexpr,
+    PERSISTENT: tl.constexpr,
+    DYNAMIC: tl.constexpr,
+    EVEN_K: tl.constexpr,
+    WIDE: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """out[m, n] = a[m, k] @ b[k, n], accumulated in float32.
+
+    PERSISTENT: a program owns every num_programs-th tile, or with DYNAMIC takes the next one from
+    counter. EVEN_K: BLOCK_K divides k. WIDE: offsets need 64 bits.
+    """
+    grid_m = tl.cdiv(m, BLOCK_M)
+    grid_n = tl.cdiv(n, BLOCK_N)
+    tile = tl.program_id(0)
+    if DYNAMIC:
+        while tile < grid_m * grid_n:
+            _tile_gemm(
+                a, b, out, m, n, k, a_stride_m, a_stride_k, b_stride_k, b_stride_n, out_stride_m,
+                out_stride_n, tile, grid_m, grid_n, BLOCK_M, BLOCK_N, BLOCK_K, SWIZZLE, GROUP_SIZE,
+                LOG_SIDE, EVEN_K, WIDE, PRECISION,
+            )  # fmt: skip
+            tile = tl.num_programs(0) + tl.atomic_add(counter, 1)
+    elif PERSISTENT:
+        for tile in tl.range(tl.program_id(0), grid_m * grid_n, tl.num_programs(0)):
+            _tile_gemm(
+                a, b, out, m, n, k, a_stride_m, a_stride_k, b_stride_k, b_stride_n, out_stride_m,
+                out_stride_n, tile, grid_m, grid_n, BLOCK_M, BLOCK_N, BLOCK_K, SWIZZLE, GROUP_SIZE,
+                LOG_SIDE, EVEN_K, WIDE, PRECISION,
+            )  # fmt: skip
+    else:
+        _tile_gemm(
+            a, b, out, m, n, k, a_stride_m, a_stride_k, b_stride_k, b_stride_n, out_stride_m,
+            out_stride_n, tile, grid_m, grid_n, BLOCK_M, BLOCK_N, BLOCK_K, SWIZZLE, GROUP_SIZE,
+            LOG_SIDE, EVEN_K, WIDE, PRECISION,
+        )  # fmt: skip
+
+
+@triton.jit
+def _tile_gemm(
+    a,
+    b,
+    out,
+    m,
+    n,
+    k,
+    a_stride_m,
+    a_stride_k,
+    b_stride_k,
+    b_stride_n,
+    out_stride_m,
+    out_stride_n,
+    tile,
+    grid_m,
+    grid_n,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    SWIZZLE: tl.constexpr,
+    GROUP_SIZE: tl.constexpr,
+    LOG_SIDE: tl.constexpr,
+    EVEN_K: tl.constexpr,
+    WIDE: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Compute and store one tile. Rows and columns past the end wrap around for loading, so that
+    only k needs a mask; nothing past k is loaded, whatever the memory there holds.
+    """
+    tile_m, tile_n = tile_at(tile, grid_m, grid_n, SWIZZLE, GROUP_SIZE, LOG_SIDE)
+    rows = _offsets(tile_m, BLOCK_M, WIDE)
+    cols = _offsets(tile_n, BLOCK_N, WIDE)
+    ks = _offsets(0, BLOCK_K, WIDE)
+    a_block = a + (rows % m)[:, None] * a_stride_m + ks[None, :] * a_stride_k
+    b_block = b + ks[:, None] * b_stride_k + (cols % n)[None, :] * b_stride_n
+    step = tl.full((), BLOCK_K, tl.int64 if WIDE else tl.int32)
+    total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for block in range(tl.cdiv(k, BLOCK_K)):
+        if EVEN_K:
+            a_part = tl.load(a_block)
+            b_part = tl.load(b_block)
+        else:
+            there = ks < k - block * BLOCK_K
+            a_part = tl.load(a_block, mask=there[None, :], other=0.0)
+            b_part = tl.load(b_block, mask=there[:, None], other=0.0)
+        total = tl.dot(a_part, b_part, total, input_precision=PRECISION)
+        a_block += step * a_stride_k
+        b_block += step * b_stride_k
+    out_block = out + rows[:, None] * out_stride_m + cols[None, :] * out_stride_n
+    there = (rows < m)[:, None] & (cols < n)[None, :]
+    tl.store(out_block, total.to(out.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def _offsets(tile, BLOCK: tl.constexpr, WIDE: tl.constexpr):
+    """The BLOCK indices of a tile, in 64 bits if WIDE."""
+    if WIDE:
+        tile = tl.cast(tile, tl.int64)
+    return tile * BLOCK + tl.arange(0, BLOCK)
+
+
+def call(config: GemmConfig, problem: GemmProblem, a: "Tensor", b: "Tensor", out: "Tensor") -> Call:
+    """The launch of config on these operands, which may have any strides."""
+    grid_m, grid_n = grid(config, problem)
+    grid_k = -(-problem.k // config.block_k)
+    padded_m, padded_n = grid_m * config.block_m, grid_n * config.block_n
+    padded_k = grid_k * config.block_k
+    reach = max(
+        padded_m + padded_n + padded_k,
+        _last_offset(a, padded_m, padded_k),
+        _last_offset(b, padded_k, padded_n),
+        _last_offset(out, padded_m, padded_n),
+    )
+    return Call(
+        kernel=pointer_gemm,
+        args={
+            "a": a,
+            "b": b,
+            "out": out,
+            "m": problem.m,
+            "n": problem.n,
+            "k": problem.k,
+            "a_stride_m": a.stride(0),
+            "a_stride_k": a.stride(1),
+            "b_stride_k": b.stride(0),
+            "b_stride_n": b.stride(1),
+            "out_stride_m": out.stride(0),
+            "out_stride_n": out.stride(1),
+        },
+        constants={
+            "BLOCK_M": config.block_m,
+            "BLOCK_N": config.block_n,
+            "BLOCK_K": config.block_k,
+            "SWIZZLE": config.swizzle,
+            "GROUP_SIZE": config.group_size,
+            "LOG_SIDE": log_side(config.swizzle, grid_m, grid_n),
+            "PERSISTENT": config.persistent,
+            "DYNAMIC": config.scheduling == "dynamic",
+            "EVEN_K": problem.k % config.block_k == 0,
+            "WIDE": reach > _INT32_MAX,
+            "PRECISION": problem.precision,
+        },
+        options=compile_options(config),
+        tiles=grid_m * grid_n,
+        persistent=config.persistent,
+        scratch=Scratch(counter=int(config.scheduling == "dynamic")),
+    )
+
+
+def _last_offset(operand: "Tensor", rows: int, cols: int) -> int:
+    """Elements from the operand's first to the last of rows x cols, present or not."""
+    return (rows - 1) * operand.stride(0) + (cols - 1) * operand.stride(1)

@@ -1,0 +1,184 @@
+"""Kernels compute the product, in Triton's interpreter: exact integers, poisoned surroundings."""
+
+import itertools
+
+import pytest
+import torch
+
+from autoswizzle.config import SWIZZLES, GemmConfig
+from autoswizzle.errors import LaunchError, ProblemError
+from autoswizzle.kernels import run
+from autoswizzle.problem import GemmProblem
+
+NAN = float("nan")
+DTYPES = {"fp16": torch.float16, "fp32": torch.float32}
+
+
+def ints(rows, cols, dtype="fp16", seed=0):
+    """Integers in -2..2: products over k <= 64 are exact in every dtype."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(-2, 3, (rows, cols), generator=generator).to(DTYPES[dtype])
+
+
+def in_poison(operand, transposed=False, offset=1, pad=3):
+    """The operand amid NaN: a view at an odd element, with NaN after every row."""
+    stored = operand.t() if transposed else operand
+    rows, cols = stored.shape
+    base = torch.full((offset + rows * (cols + pad) + pad,), NAN, dtype=operand.dtype)
+    view = base.as_strided((rows, cols), (cols + pad, 1), offset)
+    view.copy_(stored)
+    return view.t() if transposed else view
+
+
+def check(config, m, n, k, dtype="fp16", layout="nn"):
+    """Run config on poisoned operands; the product is exact, everything around out stays NaN."""
+    a = in_poison(ints(m, k, dtype, 1), layout[0] == "t")
+    b = in_poison(ints(k, n, dtype, 2), layout[1] == "t")
+    base = torch.full(((m + 4) * (n + 5),), NAN, dtype=DTYPES[dtype])
+    out = base.as_strided((m, n), (n + 5, 1), 2 * (n + 5) + 1)
+    problem = GemmProblem(m, n, k, dtype, layout, aligned=False)
+    run(config, problem, a, b, out)
+    assert torch.equal(out.double(), a.double() @ b.double()), (config, m, n, k)
+    out.fill_(NAN)
+    assert base.isnan().all(), f"{config} wrote outside out"
+
+
+def check_aligned(config, m, n, k, dtype="fp16", layout="nn"):
+    """As check, on operands that tensor maps can address."""
+    a = in_poison(ints(m, k, dtype, 1), layout[0] == "t", 8, -(m if layout[0] == "t" else k) % 8)
+    b = in_poison(ints(k, n, dtype, 2), layout[1] == "t", 8, -(k if layout[1] == "t" else n) % 8)
+    wide = n + -n % 8 + 8
+    base = torch.full(((m + 4) * wide,), NAN, dtype=DTYPES[dtype])
+    out = base.as_strided((m, n), (wide, 1), 2 * wide + 8)
+    run(config, GemmProblem(m, n, k, dtype, layout, aligned=True), a, b, out)
+    assert torch.equal(out.double(), a.double() @ b.double()), (config, m, n, k)
+    out.fill_(NAN)
+    assert base.isnan().all(), f"{config} wrote outside out"
+
+
+def tma(**changes):
+    return config(kernel="tma", persistent=True, **changes)
+
+
+def config(**changes):
+    return GemmConfig(**{"block_m": 16, "block_n": 16, "block_k": 16, **changes})
+
+
+@pytest.mark.parametrize("swizzle", SWIZZLES)
+@pytest.mark.parametrize(
+    "launch",
+    [{}, {"persistent": True}, {"persistent": True, "scheduling": "dynamic"}],
+    ids=["per-tile", "persistent", "dynamic"],
+)
+def test_every_order_computes_ragged_grids(swizzle, launch):
+    for grid_m, grid_n in [(5, 3), (1, 4), (3, 2)]:
+        check(
+            config(swizzle=swizzle, group_size=2 if "group" in swizzle else 8, **launch),
+            16 * grid_m - 1,
+            16 * grid_n - 3,
+            20,
+        )
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("persistent", [False, True])
+def test_layouts_and_dtypes(layout, dtype, persistent):
+    check(config(persistent=persistent), 33, 17, 33, dtype, layout)
+
+
+@pytest.mark.parametrize("blocks", list(itertools.product((16, 64), (32, 128), (16, 64))))
+def test_poison_past_the_extents_never_leaks(blocks):
+    block_m, block_n, block_k = blocks
+    check(config(block_m=block_m, block_n=block_n, block_k=block_k), 17, 19, 33)
+
+
+def test_a_real_nan_stays_in_its_row():
+    a, b, out = ints(17, 33, "fp32"), ints(33, 19, "fp32"), torch.full((17, 19), NAN)
+    expected = a @ b
+    a[3, 5] = NAN
+    run(config(), GemmProblem(17, 19, 33, "fp32"), a, b, out)
+    assert out[3].isnan().all()
+    assert torch.equal(out[:3], expected[:3])
+    assert torch.equal(out[4:], expected[4:])
+
+
+@pytest.mark.parametrize("k", [16, 32, 64])
+def test_whole_k_blocks(k):
+    check(config(), 20, 18, k)
+
+
+@pytest.mark.parametrize("extents", [(1, 1, 1), (1, 40, 16), (40, 1, 16), (16, 16, 1)])
+def test_unit_extents(extents):
+    check(config(), *extents)
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tma_layouts_and_dtypes(layout, dtype):
+    check_aligned(tma(), 33, 17, 35, dtype, layout)
+
+
+@pytest.mark.parametrize("swizzle", SWIZZLES)
+@pytest.mark.parametrize("changes", [{"flatten": True}, {"scheduling": "dynamic"}])
+def test_tma_orders_on_ragged_grids(swizzle, changes):
+    for grid_m, grid_n in [(5, 3), (1, 4)]:
+        check_aligned(tma(swizzle=swizzle, **changes), 16 * grid_m - 1, 16 * grid_n - 3, 20)
+
+
+@pytest.mark.parametrize("subtile", [1, 2, 4])
+def test_tma_epilogue_subtiles(subtile):
+    check_aligned(tma(block_n=64, epilogue_subtile=subtile), 30, 90, 20)
+
+
+@pytest.mark.parametrize("extents", [(1, 1, 1), (1, 40, 16), (40, 1, 16), (16, 16, 1)])
+@pytest.mark.parametrize("layout", ["nn", "tt"])
+def test_tma_unit_extents(extents, layout):
+    check_aligned(tma(), *extents, layout=layout)
+
+
+def test_tma_refuses_what_it_can_not_address():
+    problem = GemmProblem(16, 16, 16, "fp16")
+    good, out = ints(16, 16), torch.empty(16, 16, dtype=torch.float16)
+    odd = in_poison(good)
+    for name, operands in {
+        "a": (odd, good, out),
+        "b": (good, good.t(), out),
+        "out": (good, good, torch.empty(16, 20, dtype=torch.float16)[:, :16]),
+    }.items():
+        with pytest.raises(LaunchError, match=rf"{name} must have a base and an outer stride"):
+            run(tma(), problem, *operands)
+
+
+def test_zero_strides_steps_and_transposed_out():
+    row, column, wide = ints(1, 24), ints(24, 1), ints(20, 48)
+    cases = [
+        (row.expand(20, 24), column.expand(24, 18)),
+        (wide[:, ::2], ints(18, 24).t()),
+        (ints(20, 24)[:, :1].expand(20, 24), ints(48, 36)[::2, ::2]),
+    ]
+    for a, b in cases:
+        out = torch.full((18, 20), NAN, dtype=torch.float16).t()
+        run(config(), GemmProblem(20, 18, 24, "fp16", aligned=False), a, b, out)
+        assert torch.equal(out.double(), a.double() @ b.double())
+
+
+def test_offsets_past_32_bits():
+    """Rows 2**30 elements apart: the third begins past 2**31. Untouched pages take no memory."""
+    base = torch.empty(3 * 2**30 + 64, dtype=torch.float16)
+    a = base.as_strided((4, 16), (2**30, 1))
+    a.copy_(ints(4, 16))
+    b, out = ints(16, 16, seed=1), torch.full((4, 16), NAN, dtype=torch.float16)
+    run(config(), GemmProblem(4, 16, 16, "fp16"), a, b, out)
+    assert torch.equal(out, a.contiguous() @ b)
+    turned = torch.full((16, 4), NAN, dtype=torch.float16)
+    run(config(), GemmProblem(16, 4, 16, "fp16", "nt"), b.t(), a.t(), turned)
+    assert torch.equal(turned, b.t() @ a.contiguous().t())
+    far = base.as_strided((4, 16), (2**30, 1))
+    run(config(), GemmProblem(4, 16, 16, "fp16"), ints(4, 16), b, far)
+    assert torch.equal(far, ints(4, 16) @ b)
+
+
+def test_other_extents_are_refused():
+    with pytest.raises(ProblemError, match=r"b must have shape \(16, 16\), got \(16, 17\)"):
+        run(config(), GemmProblem(16, 16, 16, "fp16"), ints(16, 16), ints(16, 17), ints(16, 16))

@@ -1,0 +1,67 @@
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from autoswizzle.config import TORCH, GemmConfig
+from autoswizzle.hardware import CATALOGUE, find_gpu
+from autoswizzle.problem import GemmProblem
+from autoswizzle.space import branches, candidates, default_config, why_illegal
+
+H200 = find_gpu("H200")
+PROBLEM = GemmProblem(4096, 4096, 4096, "bf16", "nt")
+
+
+def test_candidates_are_legal_and_distinct() -> None:
+    found = list(candidates(PROBLEM, H200))
+    assert len(found) == len(set(found)) > 1000
+    assert all(why_illegal(config, PROBLEM, H200) is None for config in found[::97])
+
+
+@pytest.mark.parametrize("gpu", CATALOGUE, ids=lambda gpu: gpu.name)
+@pytest.mark.parametrize("dtype", ["fp16", "bf16", "fp32"])
+def test_default_is_legal_everywhere(gpu, dtype) -> None:
+    for m, n, k in itertools.product((1, 17, 4096), repeat=3):
+        problem = GemmProblem(m, n, k, dtype)
+        assert why_illegal(default_config(problem, gpu), problem, gpu) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"block_m": 96}, "block_m must be a power of two"),
+        ({"block_k": 8}, "block_k must be a power of two"),
+        ({"num_warps": 3}, "num_warps must be"),
+        ({"num_stages": 9}, "num_stages must be"),
+        ({"block_m": 256, "block_n": 256}, "accumulators a thread, got 512"),
+        ({"smem_a": "64"}, "pointer does not use smem_a"),
+        ({"swizzle": "row", "group_size": 4}, "row does not use group_size"),
+        ({"group_size": 4096}, "group_size must be"),
+    ],
+)
+def test_illegal_pointer_configs_are_named(change: dict[str, object], named: str) -> None:
+    reason = why_illegal(replace(GemmConfig(), **change), PROBLEM, H200)
+    assert reason is not None
+    assert named in reason
+
+
+def test_illegal_problems_are_named() -> None:
+    batched = GemmProblem(64, 64, 64, batch=2)
+    assert "batch must be 1" in (why_illegal(GemmConfig(), batched, H200) or "")
+    fp8 = GemmProblem(64, 64, 64, "fp8e4m3")
+    assert "dtype" in (why_illegal(GemmConfig(), fp8, H200) or "")
+    wide = GemmProblem(64, 64, 64, "bf16", out_dtype="fp32")
+    assert "out_dtype" in (why_illegal(GemmConfig(), wide, H200) or "")
+    huge = GemmProblem(2**31 - 1, 2**10, 1)
+    small_tiles = GemmConfig(block_m=16, block_n=16, block_k=16)
+    assert "tiles" in (why_illegal(small_tiles, huge, H200) or "")
+
+
+def test_torch_is_always_legal_and_has_no_tunables() -> None:
+    assert why_illegal(TORCH, PROBLEM, H200) is None
+    assert why_illegal(replace(TORCH, block_m=64), PROBLEM, H200) is not None
+
+
+def test_branches_follow_gpu_and_dtype() -> None:
+    assert "pointer" in branches(PROBLEM, find_gpu("A10"))
+    assert branches(GemmProblem(64, 64, 64, "fp8e5m2"), find_gpu("A10")) == {}
