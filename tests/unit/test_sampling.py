@@ -95,7 +95,7 @@ def test_neighbours_differ_in_one_tunable():
     config = GemmConfig(block_n=64)
     names = set()
     for _ in range(300):
-        other = SPACE.neighbour(config, generator)
+        other = SPACE._neighbour(config, generator)
         changed = {
             name for name in GemmConfig.__slots__ if getattr(config, name) != getattr(other, name)
         }
