@@ -332,9 +332,16 @@ def branches(problem: GemmProblem, gpu: Gpu) -> dict[str, Mapping[str, tuple[Any
     }
 
 
-def candidates(problem: GemmProblem, gpu: Gpu) -> Iterator[GemmConfig]:
-    """Every legal configuration with searched values; torch itself is not among them."""
-    for kernel, tunables in branches(problem, gpu).items():
+def candidates(
+    problem: GemmProblem,
+    gpu: Gpu,
+    searched: Mapping[str, Mapping[str, tuple[Any, ...]]] | None = None,
+) -> Iterator[GemmConfig]:
+    """Every legal configuration with searched values; torch itself is not among them.
+
+    searched: the values, as branches gives them, branches itself by default.
+    """
+    for kernel, tunables in (branches(problem, gpu) if searched is None else searched).items():
         names = [name for name in tunables if name != "group_size"]
         for values in itertools.product(*(tunables[name] for name in names)):
             chosen = dict(zip(names, values, strict=True))

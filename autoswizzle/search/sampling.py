@@ -56,9 +56,8 @@ class SearchSpace:
 
     def configs(self) -> Iterator[GemmConfig]:
         """Every configuration of the branches that is worth trying."""
-        for config in space.candidates(self.problem, self.gpu):
-            if config.kernel in self.branches and self.is_worth_trying(config):
-                yield config
+        candidates = space.candidates(self.problem, self.gpu, self.branches)
+        yield from filter(self.is_worth_trying, candidates)
 
     def suggest(self, trial: optuna.Trial) -> GemmConfig:
         """The configuration an Optuna trial proposes; it may be illegal."""
