@@ -80,7 +80,9 @@ class Decision:
         lines = [f"{self.problem or 'no GEMM problem'}: {self.config}", f"  {self.reason}"]
         if self.entry is not None and self.entry.ratio is not None:
             entry = self.entry
-            interval = f"[{entry.ratio_low or entry.ratio:.3f}, {entry.ratio_high or entry.ratio:.3f}]"
+            interval = (
+                f"[{entry.ratio_low or entry.ratio:.3f}, {entry.ratio_high or entry.ratio:.3f}]"
+            )
             lines.append(f"  {entry.ratio:.3f}x torch.matmul {interval}, {entry.method} timing")
         if self.path is not None:
             lines.append(f"  from {self.path}")

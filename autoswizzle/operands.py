@@ -46,9 +46,7 @@ def _transformed() -> bool:
         or forward_ad._current_level >= 0
         or torch._C._get_tracing_state() is not None
         # torch.set_default_device leaves such a context on the stack; it can't change a product
-        or any(
-            type(torch._C._get_function_stack_at(i)) is not DeviceContext for i in range(stack)
-        )
+        or any(type(torch._C._get_function_stack_at(i)) is not DeviceContext for i in range(stack))
     )
 
 
@@ -73,9 +71,7 @@ def is_regular(operand: torch.Tensor) -> bool:
     return operand_layout(*operand.shape, operand.stride()) is not None
 
 
-def problem_of(
-    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None
-) -> GemmProblem:
+def problem_of(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None) -> GemmProblem:
     """The problem of a (m, k) @ b (k, n) into out, or into a fresh contiguous tensor.
 
     An operand of irregular strides counts as stored along its smaller stride, unaligned.
