@@ -83,8 +83,8 @@ def rank(
     """The `top` configurations of least predicted time, then least DRAM traffic.
 
     configs: the ones to rank, every candidate by default; those that are illegal or do not fit are
-    left out. A prediction is only finished while it can still be among the best: its time with the
-    least possible traffic bounds it from below.
+    left out. A prediction is only finished while it can still be among the best: reading each
+    operand once bounds its traffic and so its time from below.
     """
     _require_model(model)
     if type(top) is not int or top < 1:
@@ -93,15 +93,17 @@ def rank(
         configs = candidates(problem, gpu)
     else:
         configs = (c for c in configs if c.kernel != "torch" and not why_illegal(c, problem, gpu))
+    least_bytes = problem.min_bytes - dram_write_bytes(problem)
     bounded = []
     for config in configs:
         blocks = resident_blocks(estimate(config, problem, gpu), gpu)
         if blocks:
-            bounded.append((_least_time(problem, config, gpu, blocks), blocks, config))
+            least = terms(config, problem, gpu, blocks, least_bytes).total
+            bounded.append((least, blocks, config))
     bounded.sort(key=lambda entry: entry[0])
     best: list[Prediction] = []
     for least, blocks, config in bounded:
-        if len(best) >= top and least > best[top - 1].time_us:
+        if len(best) == top and _order(best[-1]) <= (least, least_bytes):
             break
         insort(best, _predicted(problem, config, gpu, blocks, model), key=_order)
         del best[top:]
@@ -115,11 +117,6 @@ def _require_model(model: str) -> None:
 
 def _order(prediction: Prediction) -> tuple[float, int]:
     return prediction.time_us, prediction.dram_read_bytes
-
-
-def _least_time(problem: GemmProblem, config: GemmConfig, gpu: Gpu, blocks: int) -> float:
-    operands = problem.min_bytes - dram_write_bytes(problem)
-    return terms(config, problem, gpu, blocks, operands).total
 
 
 def _predicted(
