@@ -17,7 +17,7 @@ from torch import Tensor
 
 from autoswizzle.config import GemmConfig
 from autoswizzle.errors import LaunchError
-from autoswizzle.kernels.family import family, zeroed_counter
+from autoswizzle.kernels.family import Scratch, family
 from autoswizzle.kernels.launch import (
     check_extents,
     current_device,
@@ -76,6 +76,7 @@ def bind(config: GemmConfig, problem: GemmProblem, a: Tensor, b: Tensor, out: Te
         arguments=prepare(
             call.arguments(torch.device("meta")), (a, b, out), kernel.metadata.tensordesc_meta or ()
         ),
+        scratch=call.scratch,
         start=starter(kernel, programs),
     )
 
@@ -98,13 +99,14 @@ class Arguments:
     """The C function's argument list, with holes that each launch fills.
 
     pointers: (position, operand) of the addresses of operands 0, 1, 2: a, b, out. maps: (position,
-    operand, encoder from an address) of the tensor maps. counter: position of a dynamic kernel's.
+    operand, encoder from an address) of the tensor maps. scratch: (position, name) of a launch's
+    own memory.
     """
 
     values: tuple[Any, ...]
     pointers: tuple[tuple[int, int], ...]
     maps: tuple[tuple[int, int, Callable[[int], Any]], ...]
-    counter: int | None
+    scratch: tuple[tuple[int, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,7 @@ class DirectLauncher:
     device: int
     low_bits: tuple[int, int, int]
     arguments: Arguments
+    scratch: Scratch
     start: _Start
     tensor_maps: dict[tuple[int, int], Any] = field(default_factory=dict)
     direct: bool = True
@@ -141,8 +144,10 @@ class DirectLauncher:
             values[position] = addresses[operand]
         for position, operand, encode in arguments.maps:
             values[position] = self._tensor_map(position, addresses[operand], encode)
-        if arguments.counter is not None:
-            values[arguments.counter] = zeroed_counter(torch.device("cuda", self.device))
+        if arguments.scratch:
+            allocated = self.scratch.allocate(torch.device("cuda", self.device))
+            for position, name in arguments.scratch:
+                values[position] = allocated[name]
         try:
             self.start(torch._C._cuda_getCurrentRawStream(self.device), values)
         except RuntimeError as error:  # what triton's launcher raises for a driver error
@@ -168,15 +173,15 @@ def prepare(
     values: list[Any] = []
     pointers: list[tuple[int, int]] = []
     maps: list[tuple[int, int, Callable[[int], Any]]] = []
-    counter = None
+    scratch: list[tuple[int, str]] = []
     facts = iter(map_facts)
 
     def index(tensor: Tensor) -> int:
         return next(place for place, operand in enumerate(operands) if operand is tensor)
 
     for name, value in arguments.items():
-        if name == "counter" and value is not None:
-            counter = len(values)
+        if name in Scratch.__slots__ and value is not None:
+            scratch.append((len(values), name))
             values.append(None)
         elif isinstance(value, Tensor):
             pointers.append((len(values), index(value)))
@@ -186,7 +191,7 @@ def prepare(
             values += [None, *value.shape, *value.strides]
         else:
             values.append(value)
-    return Arguments(tuple(values), tuple(pointers), tuple(maps), counter)
+    return Arguments(tuple(values), tuple(pointers), tuple(maps), tuple(scratch))
 
 
 @dataclass(frozen=True, slots=True)

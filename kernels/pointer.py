@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from autoswizzle.config import GemmConfig
-from autoswizzle.kernels.family import Call, compile_options
+from autoswizzle.kernels.family import Call, Scratch, compile_options
 from autoswizzle.kernels.order import log_side, tile_at
 from autoswizzle.problem import GemmProblem
 from autoswizzle.space import grid
@@ -181,7 +181,7 @@ def call(config: GemmConfig, problem: GemmProblem, a: "Tensor", b: "Tensor", out
         options=compile_options(config),
         tiles=grid_m * grid_n,
         persistent=config.persistent,
-        dynamic=config.scheduling == "dynamic",
+        scratch=Scratch(counter=int(config.scheduling == "dynamic")),
     )
 
 

@@ -7,7 +7,7 @@ import triton.language as tl
 
 from autoswizzle.config import GemmConfig
 from autoswizzle.errors import LaunchError
-from autoswizzle.kernels.family import Call, compile_options
+from autoswizzle.kernels.family import Call, Scratch, compile_options
 from autoswizzle.kernels.order import log_side, tile_at
 from autoswizzle.problem import ALIGNMENT, GemmProblem
 from autoswizzle.space import grid
@@ -149,7 +149,7 @@ def call(config: GemmConfig, problem: GemmProblem, a: "Tensor", b: "Tensor", out
         options=compile_options(config),
         tiles=grid_m * grid_n,
         persistent=True,
-        dynamic=dynamic,
+        scratch=Scratch(counter=int(dynamic)),
     )
 
 
