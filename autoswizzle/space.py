@@ -333,17 +333,30 @@ def branches(problem: GemmProblem, gpu: Gpu) -> dict[str, Mapping[str, tuple[Any
 
 
 def candidates(problem: GemmProblem, gpu: Gpu) -> Iterator[GemmConfig]:
-    """Every legal configuration with searched values; torch itself is not among them."""
+    """Every legal configuration with searched values; torch itself is not among them.
+
+    No rule depends on the tile order, so legality is asked once for all orders.
+    """
     for kernel, tunables in branches(problem, gpu).items():
-        names = [name for name in tunables if name != "group_size"]
+        orders = _orders(tunables)
+        names = [name for name in tunables if name not in ("swizzle", "group_size")]
         for values in itertools.product(*(tunables[name] for name in names)):
             chosen = dict(zip(names, values, strict=True))
-            sizes = tunables["group_size"] if chosen["swizzle"] in GROUPED_SWIZZLES else (None,)
-            for size in sizes:
-                group = {} if size is None else {"group_size": size}
-                config = GemmConfig(kernel=kernel, **chosen, **group)
-                if why_illegal(config, problem, gpu) is None:
-                    yield config
+            first, *others = orders
+            config = GemmConfig(kernel=kernel, **chosen, **first)
+            if why_illegal(config, problem, gpu) is None:
+                yield config
+                for order in others:
+                    yield GemmConfig(kernel=kernel, **chosen, **order)
+
+
+def _orders(tunables: Mapping[str, tuple[Any, ...]]) -> list[dict[str, Any]]:
+    """The fields of each searched tile order."""
+    return [
+        {"swizzle": swizzle} | ({} if size is None else {"group_size": size})
+        for swizzle in tunables["swizzle"]
+        for size in (tunables["group_size"] if swizzle in GROUPED_SWIZZLES else (None,))
+    ]
 
 
 def default_config(problem: GemmProblem, gpu: Gpu) -> GemmConfig:
