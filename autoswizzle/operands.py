@@ -46,8 +46,12 @@ def _transformed() -> bool:
         or forward_ad._current_level >= 0
         or torch._C._get_tracing_state() is not None
         # torch.set_default_device leaves such a context on the stack; it can't change a product
-        or any(type(torch._C._get_function_stack_at(i)) is not DeviceContext for i in range(stack))
+        or (stack > 0 and not all(map(_is_device_context, range(stack))))
     )
+
+
+def _is_device_context(level: int) -> bool:
+    return type(torch._C._get_function_stack_at(level)) is DeviceContext
 
 
 def as_matrices(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
