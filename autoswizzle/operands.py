@@ -57,13 +57,13 @@ def _is_device_context(level: int) -> bool:
 def as_matrices(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
     """View a as (m, k) and b as (k, n) when torch.matmul(a, b) is one non-empty 2-D product.
 
-    a of shape (..., k) counts when its leading extents fold without a copy.
+    a of shape (..., k), a vector too, counts when it folds to (m, k) without a copy.
     """
-    if b.dim() != 2 or a.dim() < 2 or a.shape[-1] != b.shape[0]:
+    if b.dim() != 2 or a.dim() < 1 or a.shape[-1] != b.shape[0]:
         return None
     if a.numel() == 0 or b.numel() == 0:
         return None
-    if a.dim() > 2:
+    if a.dim() != 2:
         if not a.is_contiguous():
             return None
         a = a.view(-1, a.shape[-1])

@@ -118,7 +118,7 @@ def test_opinfo_samples(dtype):
         try:
             theirs = torch.matmul(a, b)
         except RuntimeError as error:
-            with pytest.raises(type(error), match=""):
+            with pytest.raises(type(error)):
                 matmul(a, b)
             continue
         ours = matmul(a, b)
@@ -288,14 +288,16 @@ def test_batches_beyond_a_grid_axis():
 
 
 @pytest.mark.parametrize("left", [torch.int8, torch.int64, torch.bool, torch.float16])
-def test_dtype_errors_are_torchs(left):
+def test_other_dtypes_are_torchs(left):
     right = torch.float32 if left is torch.float16 else left
     a, b = (torch.full(s, 100, device="cuda").to(t) for s, t in (((2, 3), left), ((3, 2), right)))
-    with pytest.raises(RuntimeError) as theirs:
-        torch.matmul(a, b)
-    with pytest.raises(RuntimeError) as ours:
-        matmul(a, b)
-    assert str(ours.value) == str(theirs.value)
+    outcomes = []
+    for multiply in (matmul, torch.matmul):
+        try:
+            outcomes.append(multiply(a, b).tolist())
+        except RuntimeError as error:
+            outcomes.append(str(error))
+    assert outcomes[0] == outcomes[1]
 
 
 def test_autocast():
