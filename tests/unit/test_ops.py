@@ -446,6 +446,15 @@ def test_disabled_is_torch(tuned, monkeypatch):
     assert not tuned.calls
 
 
+def test_a_vector_is_one_row(tuned):
+    a, b = ints(16).requires_grad_(), ints(16, 8)
+    product = matmul(a, b)
+    assert torch.equal(product, torch.matmul(a, b))
+    product.backward(torch.ones(8))
+    assert torch.equal(a.grad, b.sum(1))
+    assert tuned.problems == ["1x8x16:fp32:nn", "1x16x8:fp32:nt"]
+
+
 def test_a_batch_folds_into_m(tuned):
     a, b = ints(2, 3, 16), ints(16, 8)
     product = matmul(a, b)
