@@ -6,14 +6,8 @@ import sys
 import pytest
 
 from autoswizzle.cli.app import run
-from autoswizzle.settings import settings
 
-
-@pytest.fixture(autouse=True)
-def _fresh_settings():
-    settings.cache_clear()
-    yield
-    settings.cache_clear()
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def fails(capsys, args, code=2):
