@@ -33,6 +33,8 @@ def _decided(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 def _is_tuned(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether operands of a tracer pose a problem with a tuned kernel (for some m if symbolic)."""
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols  # slow: loads sympy
+
     if b.dim() != 2 or a.dim() < 2 or a.dtype is not b.dtype or a.dtype not in DTYPES:
         return False
     if not (operands.on_gpu(a) and operands.on_gpu(b)) or a.device != b.device:
@@ -40,6 +42,8 @@ def _is_tuned(a: torch.Tensor, b: torch.Tensor) -> bool:
     if torch.is_autocast_enabled() and a.dtype is not torch.get_autocast_dtype("cuda"):
         return False
     if not all(type(extent) is int and extent > 0 for extent in b.shape):
+        return False
+    if any(map(free_unbacked_symbols, a.shape)):  # nothing may be asked of such an extent
         return False
     if a.shape[-1] != b.shape[0] or not (a.dim() == 2 or a.is_contiguous()):
         return False

@@ -95,7 +95,7 @@ def problem_of(
     return GemmProblem(
         a.shape[0] if traced_m is None else traced_m,
         b.shape[1],
-        a.shape[1],
+        b.shape[0],
         DTYPES[a.dtype],
         layout_a + layout_b,
         precision=fp32_precision() if a.dtype is torch.float32 else "ieee",

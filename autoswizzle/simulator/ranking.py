@@ -1,6 +1,7 @@
 """What a configuration will do to a problem, and which configurations to try first."""
 
-from collections.abc import Iterable, Mapping
+from bisect import insort
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -9,10 +10,18 @@ from autoswizzle.errors import ArgumentError, ConfigError
 from autoswizzle.hardware import Gpu
 from autoswizzle.problem import GemmProblem
 from autoswizzle.simulator.cost import dram_write_bytes, terms
-from autoswizzle.simulator.lru import traffic
+from autoswizzle.simulator.l2 import measured_traffic
+from autoswizzle.simulator.lru import Traffic, traffic
 from autoswizzle.simulator.resources import Resources, estimate, resident_blocks, why_infeasible
 from autoswizzle.simulator.work import Launch
 from autoswizzle.space import candidates, grid, why_illegal
+
+_MODELS: Mapping[str, Callable[[Launch, Gpu, GemmProblem], Traffic]] = {
+    "lru": lambda launch, gpu, _: traffic(launch, gpu.l2_effective_bytes),
+    "l2": lambda launch, gpu, problem: measured_traffic(
+        launch, gpu, problem.out_itemsize if launch.split_k == 1 else 4
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +49,19 @@ class Prediction:
 
 
 def predict(
-    problem: GemmProblem, config: GemmConfig, gpu: Gpu, resources: Resources | None = None
+    problem: GemmProblem,
+    config: GemmConfig,
+    gpu: Gpu,
+    resources: Resources | None = None,
+    model: str = "lru",
 ) -> Prediction:
     """Predict one configuration, from a compiled kernel's resources or the closed form's.
 
-    Raises ConfigError with the reason when config is illegal or no block of it fits.
+    model: of the L2, "lru" (whole-tile LRU of the effective capacity) or "l2" (as DRAM counters
+    show it, l2.py). Raises ConfigError with the reason when config is illegal or no block of it
+    fits.
     """
+    _require_model(model)
     reason = why_illegal(config, problem, gpu)
     if reason is None and config.kernel == "torch":
         reason = "kernel must be one of ours to be predicted, got 'torch'"
@@ -54,7 +70,7 @@ def predict(
         reason = why_infeasible(resources, gpu)
     if reason is not None or resources is None:
         raise ConfigError(f"{config}: {reason}")
-    return _predicted(problem, config, gpu, resident_blocks(resources, gpu))
+    return _predicted(problem, config, gpu, resident_blocks(resources, gpu), model)
 
 
 def rank(
@@ -62,6 +78,7 @@ def rank(
     gpu: Gpu,
     top: int = 20,
     configs: Iterable[GemmConfig] | None = None,
+    model: str = "lru",
 ) -> list[Prediction]:
     """The `top` configurations of least predicted time, then least DRAM traffic.
 
@@ -69,6 +86,7 @@ def rank(
     left out. A prediction is only finished while it can still be among the best: its time with the
     least possible traffic bounds it from below.
     """
+    _require_model(model)
     if type(top) is not int or top < 1:
         raise ArgumentError(f"top must be an integer of at least 1, got {top!r}")
     if configs is None:
@@ -85,9 +103,14 @@ def rank(
     for least, blocks, config in bounded:
         if len(best) >= top and least > best[top - 1].time_us:
             break
-        best.append(_predicted(problem, config, gpu, blocks))
-        best = sorted(best, key=_order)[:top]
+        insort(best, _predicted(problem, config, gpu, blocks, model), key=_order)
+        del best[top:]
     return best
+
+
+def _require_model(model: str) -> None:
+    if model not in _MODELS:
+        raise ArgumentError(f"model must be one of {', '.join(_MODELS)}, got {model!r}")
 
 
 def _order(prediction: Prediction) -> tuple[float, int]:
@@ -99,7 +122,9 @@ def _least_time(problem: GemmProblem, config: GemmConfig, gpu: Gpu, blocks: int)
     return terms(config, problem, gpu, blocks, operands).total
 
 
-def _predicted(problem: GemmProblem, config: GemmConfig, gpu: Gpu, blocks: int) -> Prediction:
+def _predicted(
+    problem: GemmProblem, config: GemmConfig, gpu: Gpu, blocks: int, model: str
+) -> Prediction:
     resident = blocks * gpu.num_sms
     grid_m, grid_n = grid(config, problem)
     items = problem.batch * grid_m * grid_n * config.split_k
@@ -108,7 +133,7 @@ def _predicted(problem: GemmProblem, config: GemmConfig, gpu: Gpu, blocks: int) 
         problem.itemsize, config.swizzle, config.group_size, min(resident, items), problem.batch,
         config.split_k,
     )  # fmt: skip
-    operands = traffic(launch, gpu.l2_effective_bytes)
+    operands = _MODELS[model](launch, gpu, problem)
     parts = terms(config, problem, gpu, blocks, operands.miss_bytes)
     return Prediction(
         problem=problem,

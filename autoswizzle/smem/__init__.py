@@ -23,7 +23,7 @@ from autoswizzle.smem.swizzle import (
     SWIZZLE_128B,
     Swizzle,
 )
-from autoswizzle.smem.traffic import GemmTraffic, gemm_traffic
+from autoswizzle.smem.traffic import GemmTraffic, gemm_traffic, warp_grid
 
 __all__ = [
     "BANKS",
@@ -48,4 +48,5 @@ __all__ = [
     "picture",
     "row_lanes",
     "tile_layout",
+    "warp_grid",
 ]

@@ -37,6 +37,25 @@ class GemmTraffic:
         return asdict(self)
 
 
+def warp_grid(block_m: int, block_n: int, num_warps: int) -> tuple[int, int]:
+    """(warps_m, warps_n): the split of a block_m x block_n tile that reads shared memory least.
+
+    Each warp's part is a whole number of 16 x 16 pieces; of equals, fewer warps down the tile.
+    num_warps is a power of two. Raises ArgumentError where there is no such split.
+    """
+    splits = [
+        (warps_n * block_m + warps_m * block_n, warps_m, warps_n)
+        for warps_m in (1 << bit for bit in range(num_warps.bit_length()))
+        if (warps_n := num_warps // warps_m) * warps_m == num_warps
+        and block_m % (16 * warps_m) == block_n % (16 * warps_n) == 0
+    ]
+    if not splits:
+        raise ArgumentError(
+            f"num_warps must split {block_m} x {block_n} into 16 x 16 pieces, got {num_warps}"
+        )
+    return min(splits)[1:]
+
+
 def gemm_traffic(
     m: int,
     n: int,

@@ -107,10 +107,26 @@ def pairwise() -> list[tuple[GemmConfig, GemmProblem, str]]:
 
 def overlapping() -> list[tuple[GemmConfig, GemmProblem, str]]:
     problem = GemmProblem(2000, 3000, 400, "bf16", "nt", aligned=True)
-    return [(config_of(tile, scheduling="dynamic"), problem, "overlap") for tile in TILES]
+    return [
+        (config_of(tile, scheduling="dynamic", split_k=splits), problem, "overlap")
+        for tile in TILES
+        for splits in ((1, 3) if tile[0] == "cooperative" else (1,))
+    ]
 
 
-CASES = [*layouts_in_full(), *pairwise(), *overlapping()]
+def split() -> list[tuple[GemmConfig, GemmProblem, str]]:
+    cases = []
+    tiles = [tile for tile in TILES if tile[0] == "cooperative"]
+    for tile, splits, scheduling in itertools.product(tiles, (2, 3, 8), ("static", "dynamic")):
+        config = config_of(tile, split_k=splits, scheduling=scheduling)
+        for extents in ((300, 520, 1111), (2049, 1000, 8 * 64)):
+            problem = GemmProblem(*extents, "bf16", "nt" if splits == 3 else "tn", aligned=True)
+            cases.append((config, problem, "exact"))
+        cases.append((config, GemmProblem(600, 700, 4096, "fp16", "nn", aligned=True), "bound"))
+    return cases
+
+
+CASES = [*layouts_in_full(), *pairwise(), *split(), *overlapping()]
 
 
 def test_every_case_is_legal() -> None:

@@ -128,7 +128,7 @@ def main() -> None:
     def compile_one(case: tuple[GemmConfig, GemmProblem, str]) -> None:
         config, problem, _ = case
         try:
-            load(family(config.kernel).call(config, problem, *operands(problem)), DEVICE)
+            load(family(config.kernel).call(config, problem, *operands(problem)))
         except AutoswizzleError:
             return  # its own run says so
 

@@ -16,7 +16,7 @@ RANKS = [
     ("space",),
     ("simulator",),
     ("kernels", "search", "cache"),
-    ("tuning", "dispatch", "order_bench"),
+    ("tuning", "dispatch", "order_bench", "smem_bench"),
     ("plans",),
     ("autograd",),
     ("graph",),

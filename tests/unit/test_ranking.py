@@ -98,6 +98,20 @@ def test_the_order_with_less_traffic_ranks_first():
     assert ranked[0].dram_read_bytes == min(found.dram_read_bytes for found in ranked)
 
 
+def test_the_l2_as_it_is_can_be_asked_for():
+    wide = GemmProblem(32768, 8192, 2048)
+    config = GemmConfig(block_m=128, block_n=256, block_k=64, num_warps=8, group_size=4)
+    lru, l2 = (predict(wide, config, H200, model=model) for model in ("lru", "l2"))
+    assert l2.dram_read_bytes != lru.dram_read_bytes
+    assert rank(wide, H200, 1, [config], model="l2") == [l2]
+    for call in (
+        lambda: rank(wide, H200, model="fifo"),
+        lambda: predict(wide, config, H200, model=""),
+    ):
+        with pytest.raises(ArgumentError, match="model must be one of lru, l2, got"):
+            call()
+
+
 @pytest.mark.parametrize("top", [0, -1, 2.5, True])
 def test_illegal_top_is_named(top):
     with pytest.raises(ArgumentError, match=f"top must be .*, got {top}"):

@@ -22,6 +22,7 @@ from autoswizzle.smem import (
     picture,
     row_lanes,
     tile_layout,
+    warp_grid,
 )
 
 ARTICLE = {
@@ -394,3 +395,20 @@ def test_illegal_traffic_names_the_field(changed, message):
 
 def test_exported_names_exist():
     assert all(hasattr(smem, name) for name in smem.__all__)
+
+
+def test_the_warp_grid_reads_shared_memory_least():
+    assert warp_grid(128, 128, 8) == (2, 4)
+    assert warp_grid(256, 64, 8) == (4, 2)
+    assert warp_grid(16, 256, 4) == (1, 4)
+    assert warp_grid(64, 16, 1) == (1, 1)
+    tile = {"block_m": 256, "block_n": 64, "block_k": 32}
+    reads = {
+        (down, 8 // down): gemm_traffic(
+            512, 512, 512, **tile, warps_m=down, warps_n=8 // down
+        ).shared_read
+        for down in (2, 4, 8)
+    }
+    assert min(reads, key=reads.get) == warp_grid(256, 64, 8)
+    with pytest.raises(ArgumentError, match="num_warps must split 16 x 32 into 16 x 16 pieces"):
+        warp_grid(16, 32, 4)

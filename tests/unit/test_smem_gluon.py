@@ -11,6 +11,7 @@ import pytest
 
 from autoswizzle.smem import PanelLayout, Swizzle, TileLayout, accumulator_lanes, bank_conflicts
 
+pytestmark = pytest.mark.kernel
 pytest.importorskip("triton.experimental.gluon")
 LANE = np.arange(32)
 
