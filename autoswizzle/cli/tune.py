@@ -34,9 +34,7 @@ def _storage(text: str) -> str:
 def tune(
     shapes: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[PROBLEM]...", help="Like 4096x14336x4096:bf16:nt.", show_default=False
-        ),
+        typer.Argument(metavar="PROBLEM", help="Like 4096x14336x4096:bf16:nt.", show_default=False),
     ] = None,
     file: Annotated[
         list[Path] | None,
