@@ -12,9 +12,12 @@ from autoswizzle.cli.failures import FAILED, complain, note
 from autoswizzle.cli.options import Device, Json, choice, integer, parsed, positive, present_gpu
 from autoswizzle.cli.worklist import work_list
 from autoswizzle.errors import ArgumentError
+from autoswizzle.misses import FILE_NAME as MISSES
+from autoswizzle.misses import read_misses
 from autoswizzle.problem import ITEMSIZE
 from autoswizzle.report.tables import print_json, table
 from autoswizzle.search.effort import EFFORTS
+from autoswizzle.settings import settings
 
 if TYPE_CHECKING:
     from autoswizzle.tuning import TuneReport, TuneResult
@@ -31,14 +34,18 @@ def _storage(text: str) -> str:
 def tune(
     shapes: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[PROBLEM]...", help="Like 4096x14336x4096:bf16:nt.", show_default=False
-        ),
+        typer.Argument(metavar="PROBLEM", help="Like 4096x14336x4096:bf16:nt.", show_default=False),
     ] = None,
     file: Annotated[
         list[Path] | None,
         typer.Option("--file", metavar="FILE", help="More problems: text, .csv or .jsonl."),
     ] = None,
+    from_misses: Annotated[
+        bool,
+        typer.Option(
+            "--from-misses", help="Also what programs multiplied untuned on this machine."
+        ),
+    ] = False,
     dtype: Annotated[
         str | None,
         typer.Option(parser=choice(*ITEMSIZE), metavar="DTYPE", help="Where none is spelled out."),
@@ -75,7 +82,8 @@ def tune(
     Searches each PROBLEM on this machine's GPU, keeps it before the next starts, and skips what is
     tuned. Interrupted, it keeps what it measured.
     """
-    problems = work_list(shapes or [], file or [], dtype)
+    missed = read_misses(settings().cache_dir / MISSES) if from_misses else []
+    problems = work_list(shapes or [], file or [], dtype, missed)
     if out is not None:
         check_cache_file(out)
     present_gpu(device)
