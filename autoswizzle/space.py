@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from autoswizzle.config import (
@@ -23,6 +23,8 @@ GROUP_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 MAX_GROUP_SIZE = 1024
 MAX_TILES = 2**31 - 1  # of a launch: the device counts in int32, and grid axis x ends there
 MAX_REGISTERS = 255  # a thread can have
+SLICE_COLUMNS = 64  # of an output slice: 128 bytes of 16-bit elements, one swizzle atom's row
+_SETTLED = ("swizzle", "scheduling", "flatten")  # what does not make another tile
 MAX_ACCUMULATORS = 256  # fp32 accumulators a thread can hold (255 registers a thread)
 
 MAX_SPLIT_K = 32  # partial sums of a tile that its last program adds
@@ -348,6 +350,26 @@ def candidates(problem: GemmProblem, gpu: Gpu) -> Iterator[GemmConfig]:
                 yield config
                 for order in others:
                     yield GemmConfig(kernel=kernel, **chosen, **order)
+
+
+def tiles(problem: GemmProblem, gpu: Gpu) -> Iterator[GemmConfig]:
+    """Every legal tile, in one tile order: static, unflattened, stored in slices of 64 columns."""
+    for kernel, tunables in branches(problem, gpu).items():
+        settled = {name: tunables[name][:1] for name in _SETTLED if name in tunables}
+        names = [name for name in tunables if name not in ("group_size", "epilogue_subtile")]
+        for values in itertools.product(*({**tunables, **settled}[name] for name in names)):
+            chosen = dict(zip(names, values, strict=True))
+            if "epilogue_subtile" in tunables:
+                chosen["epilogue_subtile"] = max(1, chosen["block_n"] // SLICE_COLUMNS)
+            config = GemmConfig(kernel=kernel, **chosen)
+            if why_illegal(config, problem, gpu) is None:
+                yield config
+
+
+def orders(config: GemmConfig) -> Iterator[GemmConfig]:
+    """The same tile in every searched tile order."""
+    for order in _orders(FAMILIES[config.kernel].tunables):
+        yield replace(config, **{"group_size": _DEFAULTS["group_size"], **order})
 
 
 def _orders(tunables: Mapping[str, tuple[Any, ...]]) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ RANKS = [
     ("space",),
     ("simulator",),
     ("kernels", "search", "cache"),
+    ("laboratory",),
     ("tuning", "dispatch", "order_bench", "smem_bench"),
     ("plans",),
     ("autograd",),
