@@ -54,17 +54,17 @@ _HOMES = {
     "prepare": "ops",
     "rank": "forecast",
     "simulate": "forecast",
+    "smem": "smem",
     "tile_order": "simulator.order",
     "tune": "tuning",
 }
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  # what a module attribute is
-    if name == "smem":
-        return import_module("autoswizzle.smem")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"autoswizzle.{_HOMES[name]}"), name)
+    module = import_module(f"autoswizzle.{_HOMES[name]}")
+    value = module if name == "smem" else getattr(module, name)
     globals()[name] = value  # the next use finds it without this function
     return value
 

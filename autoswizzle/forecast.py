@@ -22,7 +22,7 @@ def rank(
 def simulate(
     problem: GemmProblem | str, config: GemmConfig, *, gpu: Gpu | str | None = None
 ) -> Prediction:
-    """What config is predicted to do: L2 hit rate, DRAM bytes, waves, residency, time and its terms.
+    """What config is predicted to do: L2 hit rate, DRAM bytes, waves, residency, time, terms.
 
     problem, gpu: as for rank. Raises ConfigError when config can't run problem there.
     """

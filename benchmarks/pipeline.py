@@ -71,8 +71,8 @@ def summary(item: dict[str, Any]) -> str:
     entry = item["entry"]
     return (
         f"{entry['config']} {entry['time_us']:.1f} us, {entry['ratio']:.3f} of torch, "
-        f"{item['measured']} measured, {item['infeasible']} infeasible, {item['seconds']:.0f} s "
-        f"(compile {item['compile_s']:.0f}, measure {item['measure_s']:.0f}), rho {item['spearman']}"
+        f"{item['measured']} measured, {item['infeasible']} infeasible, {item['seconds']:.0f} s, "
+        f"compile {item['compile_s']:.0f}, measure {item['measure_s']:.0f}, rho {item['spearman']}"
     )
 
 
