@@ -1,6 +1,5 @@
 """What runs a problem: a tuned kernel configuration or torch.matmul, and why."""
 
-import json
 import logging
 import os
 from collections.abc import Callable
@@ -14,10 +13,11 @@ import torch
 
 from autoswizzle import kernels
 from autoswizzle.cache.entry import CacheEntry
+from autoswizzle.cache.index import Stored
 from autoswizzle.cache.key import CacheKey, key_for
-from autoswizzle.cache.store import CacheStore, NearMiss, Stored, export_entries, shared_store
+from autoswizzle.cache.store import CacheStore, NearMiss, export_entries, shared_store
 from autoswizzle.config import TORCH, GemmConfig
-from autoswizzle.errors import ConfigError, ProblemError, UnavailableError
+from autoswizzle.errors import ConfigError, ProblemError
 from autoswizzle.hardware import Gpu, detect, find_gpu
 from autoswizzle.misses import FILE_NAME, MissLog
 from autoswizzle.operands import as_matrices, is_regular, problem_of, why_torch
@@ -109,6 +109,7 @@ class Dispatcher:
         self._misses = MissLog(settings.cache_dir / FILE_NAME)
         self._memo: dict[tuple[GemmProblem, Gpu], Decision] = {}
         self.plans: dict[tuple[object, ...], Any] = {}  # by operand facts, filled by ops
+        self._claimed: set[tuple[GemmProblem, Gpu]] = set()
         self.lock = RLock()
         store.watch(self.forget)
 
@@ -118,15 +119,23 @@ class Dispatcher:
         if decision is None:
             with self.lock:
                 decision = self._memo.get((problem, gpu)) or self._decide(problem, gpu)
-                if len(self._memo) >= MAX_MEMOS:
-                    self._memo.clear()
-                self._memo[problem, gpu] = decision
+                remember(self._memo, (problem, gpu), decision)
         return decision
+
+    def is_tuned(self, problem: GemmProblem, gpu: Gpu) -> bool:
+        """Whether problem has an entry for some m, its own or another."""
+        return bool(self.store.extents(self._key(problem, gpu)))
+
+    def claim(self, problem: GemmProblem, gpu: Gpu) -> bool:
+        """Whether the caller is the first to tune a problem; the others use torch meanwhile."""
+        with self.lock:
+            first = (problem, gpu) not in self._claimed
+            self._claimed.add((problem, gpu))
+        return first
 
     def forget(self) -> None:
         """Drop what was decided: an entry or a place was added."""
-        self._memo.clear()
-        self.plans.clear()
+        self._memo, self.plans = {}, {}  # new ones, so that a late writer fills the old
 
     def near_miss(self, problem: GemmProblem, gpu: Gpu) -> NearMiss | None:
         """The stored entry closest to problem on gpu that is not its own."""
@@ -179,6 +188,13 @@ class Dispatcher:
             return Decision(problem, TORCH, "miss", f"no entry; {extents} do not fit")
         reason = f"no entry; both {extents} beat torch"
         return Decision(problem, above.entry.config, "nearest", reason, above.entry, above.path)
+
+
+def remember(memo: dict[Any, Any], key: object, value: object) -> None:
+    """Add to a memo that starts afresh when it is full."""
+    if len(memo) >= MAX_MEMOS:
+        memo.clear()
+    memo[key] = value
 
 
 def source_of(kernel: str) -> str | None:
@@ -252,10 +268,14 @@ def gpu_of(device: int) -> Gpu:
     return detect(device)
 
 
-def check_config(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> None:
-    """Raises ConfigError when the caller's config can't run problem on gpu."""
+def check_type(config: object) -> None:
+    """Raises ConfigError when what the caller gave as config is none."""
     if not isinstance(config, GemmConfig):
         raise ConfigError(f"config must be a GemmConfig, got {config!r:.80}")
+
+
+def check_config(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> None:
+    """Raises ConfigError when the caller's config can't run problem on gpu."""
     illegal = why_illegal(config, problem, gpu)
     if illegal is not None:
         raise ConfigError(f"{illegal} (config {config}, problem {problem})")

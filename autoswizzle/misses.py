@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 class MissLog:
-    """A JSON Lines file with one line for each problem and GPU; a place that fails is left alone."""
+    """A JSON Lines file, one line for each problem and GPU; failing to write it harms nothing."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

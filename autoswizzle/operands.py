@@ -12,10 +12,10 @@ from autoswizzle.problem import ALIGNMENT, GemmProblem, operand_layout
 DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
 
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
-_on_gpu = attrgetter("is_cuda")
+on_gpu = attrgetter("is_cuda")
 
 
-def why_torch(a: object, b: object) -> str | None:
+def why_torch(a: torch.Tensor, b: torch.Tensor) -> str | None:
     """Why torch.matmul itself must take a and b, whatever their shapes; None: ours may.
 
     The reason is judged on every call, so it costs attribute reads alone (about 1 us on a CPU core
@@ -23,7 +23,7 @@ def why_torch(a: object, b: object) -> str | None:
     """
     if type(a) not in _PLAIN or type(b) not in _PLAIN:
         return "an operand is no plain tensor"
-    if not (_on_gpu(a) and _on_gpu(b)) or a.get_device() != b.get_device():
+    if not (on_gpu(a) and on_gpu(b)) or a.get_device() != b.get_device():
         return "the operands are not on one CUDA device"
     dtype = a.dtype
     if dtype is not b.dtype or dtype not in DTYPES:
@@ -46,20 +46,24 @@ def _transformed() -> bool:
         or forward_ad._current_level >= 0
         or torch._C._get_tracing_state() is not None
         # torch.set_default_device leaves such a context on the stack; it can't change a product
-        or any(type(torch._C._get_function_stack_at(i)) is not DeviceContext for i in range(stack))
+        or (stack > 0 and not all(map(_is_device_context, range(stack))))
     )
 
 
-def as_matrices(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """a as an (m, k) view and b (k, n) when torch.matmul(a, b) is one non-empty 2-D product.
+def _is_device_context(level: int) -> bool:
+    return type(torch._C._get_function_stack_at(level)) is DeviceContext
 
-    a of shape (..., k) counts when its leading extents fold without a copy.
+
+def as_matrices(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """View a as (m, k) and b as (k, n) when torch.matmul(a, b) is one non-empty 2-D product.
+
+    a of shape (..., k), a vector too, counts when it folds to (m, k) without a copy.
     """
-    if b.dim() != 2 or a.dim() < 2 or a.shape[-1] != b.shape[0]:
+    if b.dim() != 2 or a.dim() < 1 or a.shape[-1] != b.shape[0]:
         return None
     if a.numel() == 0 or b.numel() == 0:
         return None
-    if a.dim() > 2:
+    if a.dim() != 2:
         if not a.is_contiguous():
             return None
         a = a.view(-1, a.shape[-1])
@@ -68,34 +72,42 @@ def as_matrices(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.T
 
 def is_regular(operand: torch.Tensor) -> bool:
     """Whether a matrix is stored row-major or column-major without overlap."""
-    return operand_layout(*operand.shape, operand.stride()) is not None
+    rows, cols = operand.shape
+    return operand_layout(rows, cols, operand.stride()) is not None
 
 
-def problem_of(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None) -> GemmProblem:
+def problem_of(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    out: torch.Tensor | None = None,
+    *,
+    traced_m: int | None = None,
+) -> GemmProblem:
     """The problem of a (m, k) @ b (k, n) into out, or into a fresh contiguous tensor.
 
     An operand of irregular strides counts as stored along its smaller stride, unaligned.
+    traced_m: the operands are fake ones of a tracer: m, and every base counts as aligned.
     """
-    (m, k), n = a.shape, b.shape[1]
-    dtype = DTYPES[a.dtype]
-    layouts, aligned = zip(_stored(a), _stored(b), strict=True)
+    real = traced_m is None
+    layout_a, aligned_a = _stored(a, a.data_ptr() if real else 0)
+    layout_b, aligned_b = _stored(b, b.data_ptr() if real else 0)
     if out is None:
-        out_aligned = n * a.itemsize % ALIGNMENT == 0
+        out_aligned = b.shape[1] * a.itemsize % ALIGNMENT == 0
     else:
-        layout, out_aligned = _stored(out)
+        layout, out_aligned = _stored(out, out.data_ptr())
         out_aligned = out_aligned and layout == "n"
     return GemmProblem(
-        m,
-        n,
-        k,
-        dtype,
-        "".join(layouts),
-        precision=fp32_precision() if dtype == "fp32" else "ieee",
-        aligned=all(aligned) and out_aligned,
+        a.shape[0] if traced_m is None else traced_m,
+        b.shape[1],
+        b.shape[0],
+        DTYPES[a.dtype],
+        layout_a + layout_b,
+        precision=fp32_precision() if a.dtype is torch.float32 else "ieee",
+        aligned=aligned_a and aligned_b and out_aligned,
     )
 
 
-def _stored(operand: torch.Tensor) -> tuple[str, bool]:
+def _stored(operand: torch.Tensor, base: int) -> tuple[str, bool]:
     """Layout of a matrix and whether its base and outer stride are 16-byte multiples."""
     (rows, cols), (row_stride, col_stride) = operand.shape, operand.stride()
     layout = operand_layout(rows, cols, (row_stride, col_stride))
@@ -106,11 +118,11 @@ def _stored(operand: torch.Tensor) -> tuple[str, bool]:
         outer = row_stride if rows > 1 else cols
     else:
         outer = col_stride if cols > 1 else rows
-    return layout, (outer * operand.itemsize | operand.data_ptr()) % ALIGNMENT == 0
+    return layout, outer * operand.itemsize % ALIGNMENT == 0 and base % ALIGNMENT == 0
 
 
 def fp32_precision() -> str:
-    """ieee or tf32, as torch's settings say now.
+    """The precision of an fp32 product by torch's settings: ieee or tf32.
 
     This getter follows every API torch has for it, and does not raise when they were mixed, as
     get_float32_matmul_precision and allow_tf32 do.

@@ -33,7 +33,7 @@ from autoswizzle.space import why_illegal
 SHAPES = (
     "8192x8192x8192", "4096x4096x4096", "8192x8192x1024", "16384x16384x4096", "8192x32768x8192",
     "32768x8192x2048", "2048x2048x2048", "3072x3072x3072", "5632x5632x5632", "8192x10240x8192",
-    "2048x28672x4096", "1024x6144x4096", "1024x4096x14336",
+    "2048x28672x4096", "1024x6144x4096", "1024x4096x14336", "1024x1024x16384", "1024x10240x8192",
 )  # fmt: skip
 # (warp_specialize, num_warps, block_m, block_n, num_stages, epilogue_subtile) at 128 bytes of k
 TILES = (
@@ -51,6 +51,8 @@ TILES = (
     ("none", 8, 256, 128, 4, 4),
     ("none", 4, 128, 128, 3, 4),  # two blocks an SM
 )
+SPLIT_TILES = ((128, 256), (256, 128), (128, 128))  # of cooperative consumers of 4 warps
+SPLIT_ITEMS = 660  # five waves of the H200
 FIRST_ORDER = ("grouped", 8)
 ORDERS = (
     *(("grouped", size) for size in (2, 4, 6, 12, 16, 24, 32)),
@@ -168,6 +170,11 @@ def tile_configs(problem: GemmProblem) -> list[GemmConfig]:
         )
         for specialize, warps, block_m, block_n, stages, subtile in TILES
     ]  # fmt: skip
+    for config in configs[:]:
+        tile = (config.block_m, config.block_n)
+        if (config.warp_specialize, config.num_warps) == ("cooperative", 4) and tile in SPLIT_TILES:
+            tiles = -(-problem.m // tile[0]) * -(-problem.n // tile[1])
+            configs += [replace(config, split_k=s) for s in (2, 3, 4) if tiles * s <= SPLIT_ITEMS]
     return [config for config in configs if why_illegal(config, problem, find_gpu("H200")) is None]
 
 
@@ -279,7 +286,7 @@ class Bench:
         from autoswizzle.kernels.launch import load
 
         try:
-            load(family("wgmma").call(config, self.problem, *self.sets[0]), self.device)
+            load(family("wgmma").call(config, self.problem, *self.sets[0]))
         except CandidateError:
             return
 

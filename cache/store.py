@@ -78,12 +78,17 @@ class CacheStore:
         """The closest entries with m/2 <= m_lo < m and m < m_hi <= 2m, all else as in key."""
         m = key.problem.m
         with self._lock:
-            self._list()
-            extents = set().union(*(index.extents(key.stem) for index in self._indexes))
-            extents |= {e.key.problem.m for e in self._unsaved.values() if e.key.stem == key.stem}
+            extents = self.extents(key)
             below = sorted((x for x in extents if m <= 2 * x < 2 * m), reverse=True)
             above = sorted(x for x in extents if m < x <= 2 * m)
             return self._first(key, below, source_of), self._first(key, above, source_of)
+
+    def extents(self, key: CacheKey) -> set[int]:
+        """Every m with an entry, of any source and origin, that agrees with key in all else."""
+        with self._lock:
+            self._list()
+            found = {e.key.problem.m for e in self._unsaved.values() if e.key.stem == key.stem}
+            return found.union(*(index.extents(key.stem) for index in self._indexes))
 
     def entries(self) -> Iterator[Stored]:
         """Every usable entry of every place, predicted and outdated ones included."""

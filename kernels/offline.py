@@ -4,7 +4,10 @@ import re
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from autoswizzle.config import GemmConfig
 from autoswizzle.errors import CompileError, UnavailableError
@@ -14,9 +17,6 @@ from autoswizzle.kernels.family import Call, family
 from autoswizzle.kernels.launch import interpreted
 from autoswizzle.problem import ALIGNMENT, TORCH_NAMES, GemmProblem
 from autoswizzle.simulator.resources import Resources, why_infeasible
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 MAX_TENSOR_MEMORY = 512  # columns of a Blackwell SM's tensor memory (PTX ISA, tcgen05)
 
@@ -61,11 +61,10 @@ def compiled(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Any:  # noqa
         return _compile(call, gpu.capability)
 
 
-def meta_operands(problem: GemmProblem) -> tuple["Tensor", "Tensor", "Tensor"]:
+def meta_operands(problem: GemmProblem) -> tuple[Tensor, Tensor, Tensor]:
     """a, b and out without memory, laid out and aligned as problem says."""
-    import torch
 
-    def operand(rows: int, cols: int, transposed: bool, dtype: str) -> "Tensor":
+    def operand(rows: int, cols: int, transposed: bool, dtype: str) -> Tensor:
         inner = rows if transposed else cols
         element = getattr(torch, TORCH_NAMES[dtype])
         if problem.aligned:
@@ -85,7 +84,6 @@ def meta_operands(problem: GemmProblem) -> tuple["Tensor", "Tensor", "Tensor"]:
 
 def _compile(call: Call, capability: int) -> Any:  # noqa: ANN401
     """Compile for "cuda" capability as JITFunction.run does for the current device."""
-    import torch
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, make_backend

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from autoswizzle.config import GemmConfig
-from autoswizzle.kernels.family import Call, compile_options
+from autoswizzle.kernels.family import Call, Scratch, compile_options
 from autoswizzle.kernels.order import log_side, tile_at
 from autoswizzle.problem import GemmProblem
 from autoswizzle.space import grid
@@ -133,7 +133,7 @@ def _tile_gemm(
 def _offsets(tile, BLOCK: tl.constexpr, WIDE: tl.constexpr):
     """The BLOCK indices of a tile, in 64 bits if WIDE."""
     if WIDE:
-        return tl.cast(tile, tl.int64) * BLOCK + tl.arange(0, BLOCK)
+        tile = tl.cast(tile, tl.int64)
     return tile * BLOCK + tl.arange(0, BLOCK)
 
 
@@ -181,7 +181,7 @@ def call(config: GemmConfig, problem: GemmProblem, a: "Tensor", b: "Tensor", out
         options=compile_options(config),
         tiles=grid_m * grid_n,
         persistent=config.persistent,
-        dynamic=config.scheduling == "dynamic",
+        scratch=Scratch(counter=int(config.scheduling == "dynamic")),
     )
 
 

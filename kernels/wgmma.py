@@ -6,7 +6,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from autoswizzle.config import GemmConfig
 from autoswizzle.errors import LaunchError
-from autoswizzle.kernels.family import Call
+from autoswizzle.kernels.family import Call, Scratch
 from autoswizzle.kernels.order import log_side
 from autoswizzle.kernels.wgmma_parts import Plan
 from autoswizzle.kernels.wgmma_pipelined import pipelined
@@ -41,14 +41,19 @@ def call(
         "group_size": config.group_size,
     }
     grid_m, grid_n = grid(config, problem)
+    items = grid_m * grid_n * plan.splits
+    split = plan.splits > 1
     return Call(
         kernel=pipelined if config.warp_specialize == "none" else specialized,
         args=args,
-        tiles=grid_m * grid_n,
+        tiles=items,
         constants={"plan": plan.on_device()},
         options={"num_warps": config.num_warps},
         persistent=True,
-        dynamic=plan.dynamic,
+        scratch=Scratch(
+            counter=1 + grid_m * grid_n * plan.shares if split else int(plan.dynamic),
+            partials=items * config.block_m * config.block_n if split else 0,
+        ),
     )
 
 
@@ -78,6 +83,7 @@ def _plan(config: GemmConfig, problem: GemmProblem) -> Plan:
         swizzle=config.swizzle,
         log_side=log_side(config.swizzle, *grid(config, problem)),
         dynamic=config.scheduling == "dynamic",
+        splits=config.split_k,
         consumer_registers=240,
         producer_registers=24,
     )
@@ -87,16 +93,16 @@ def _descriptor(
     name: str, tensor: torch.Tensor, block: list[int], dtype: gl.dtype, transposed: bool
 ) -> TensorDescriptor:
     """A TMA descriptor of tensor as it is stored: its transpose if transposed."""
-    stored = tensor.t() if transposed else tensor
-    shape, (stride, inner_stride) = list(stored.shape), stored.stride()
-    block = block[::-1] if transposed else block
-    unit = ALIGNMENT // stored.itemsize
-    if shape[0] == 1:  # its stride is never used, but must be legal
-        stride = -(-shape[1] // unit) * unit
-    if (shape[1] > 1 and inner_stride != 1) or stride % unit or stored.data_ptr() % ALIGNMENT:
+    turn = -1 if transposed else 1
+    (height, width), (stride, inner_stride) = tensor.shape[::turn], tensor.stride()[::turn]
+    unit = ALIGNMENT // tensor.itemsize
+    if height == 1:  # its stride is never used, but must be legal
+        stride = -(-width // unit) * unit
+    if (width > 1 and inner_stride != 1) or stride % unit or tensor.data_ptr() % ALIGNMENT:
         raise LaunchError(
             f"wgmma needs {name} with unit inner stride and base and row stride multiples of "
             f"{ALIGNMENT} bytes, got strides {tuple(tensor.stride())}"
         )
+    block = block[::turn]
     layout = gl.NVMMASharedLayout.get_default_for(block, dtype)
-    return TensorDescriptor(stored, shape, [stride, 1], block, layout)
+    return TensorDescriptor(tensor, [height, width], [stride, 1], block, layout)

@@ -29,6 +29,7 @@ class Plan:
     pieces: widths that block_n is made of, each a power of two. shares: consumers (or parts) that
     the rows of a tile are split among; rows: of one share. alternate: consumers that take turns
     tile by tile. stores: shared-memory buffers a consumer stores through, store_n columns each.
+    splits: parts that the k steps of a tile are split among, each a work item of its own.
     """
 
     block_m: int
@@ -50,6 +51,7 @@ class Plan:
     swizzle: str
     log_side: int
     dynamic: bool
+    splits: int
     consumer_registers: int
     producer_registers: int
 
@@ -116,6 +118,14 @@ def advance(slot, phase, SLOTS: gl.constexpr):
         slot = 0
         phase ^= 1
     return slot, phase
+
+
+@gluon.jit
+def before(slot, SLOTS: gl.constexpr):
+    """The slot before this one. (A variable that follows slot a step behind would not be carried by
+    a loop: entering it, the two name one value, and the compiler takes them for the same.)
+    """
+    return SLOTS - 1 if slot == 0 else slot - 1
 
 
 @gluon.jit
@@ -204,7 +214,15 @@ def in_flight(done):
 
 @gluon.jit
 def store_tile(sums, c_desc, c_s, FIRST: gl.constexpr, row, col, plan: gl.constexpr):
-    """Stores a share of a tile in slices of plan.store_n columns, through plan.stores buffers."""
+    """Stores a share of a tile slice by slice, through plan.stores buffers from FIRST on."""
+    slices = sliced(sums, plan)
+    for i in gl.static_range(len(slices)):
+        store_slice(slices[i], c_desc, c_s, FIRST, i, row, col, plan)
+
+
+@gluon.jit
+def sliced(sums, plan: gl.constexpr):
+    """The sums in slices of plan.store_n columns."""
     slices = ()
     for i in gl.static_range(len(sums)):
         parts = (sums[i],)
@@ -217,10 +235,17 @@ def store_tile(sums, c_desc, c_s, FIRST: gl.constexpr, row, col, plan: gl.conste
                 )
             parts = halves
         slices += parts
-    for i in gl.static_range(len(slices)):
-        value = slices[i].to(c_desc.dtype)
-        buffer = c_s.index(FIRST + i % plan.stores)
-        tma_store_wait(plan.stores - 1)
-        buffer.store(value)
-        fence_async_shared()
-        tma_store(c_desc, [row, col + i * plan.store_n], buffer)
+    return slices
+
+
+@gluon.jit
+def store_slice(
+    values, c_desc, c_s, FIRST: gl.constexpr, PLACE: gl.constexpr, row, col, plan: gl.constexpr
+):
+    """Starts the store of the PLACE-th slice of a tile."""
+    buffer = c_s.index(FIRST + PLACE % plan.stores)
+    # The previous tile's stores were started a main loop ago: waiting for all costs nothing.
+    tma_store_wait(plan.stores - 1 if PLACE > 0 else 0)
+    buffer.store(values.to(c_desc.dtype))
+    fence_async_shared()
+    tma_store(c_desc, [row, col + PLACE * plan.store_n], buffer)

@@ -39,25 +39,24 @@ def pipelined(a_desc, b_desc, tail_desc, c_desc, counter, m, n, k, group_size, p
     zero = accumulators(plan)
     index = gl.program_id(0)
     following = _following(index, counter, plan)
-    here = tile_start(index, shape, plan)
+    here = tile_start(min(index, tiles - 1), shape, plan)
     there = tile_start(min(following, tiles - 1), shape, plan)
     slot = 0
     phase = 0
     loaded = 0  # k steps whose copies were started, counted from the start of this tile
+    available = _available(index, following, tiles, steps)
     for _ in gl.static_range(plan.stages - 1):
-        available = steps if following >= tiles else 2 * steps
         loaded = _load_ahead(inputs, ring, slot, 0, loaded, available, here, there, steps, plan)
     while index < tiles:
-        available = steps if following >= tiles else 2 * steps
         accs = zero
         for step in range(steps):
-            barrier()  # every warp has read the slot of the step before
-            loaded = _load_ahead(
-                inputs, ring, slot, step, loaded, available, here, there, steps, plan
-            )
             mbarrier.wait(full.index(slot), phase)
             accs = multiply(accs, ring, slot, 0, step > 0, plan)
             accs = in_flight(wait_for(accs, 1, plan))
+            barrier()  # every warp has read the slot of the step before, where the next copy goes
+            loaded = _load_ahead(
+                inputs, ring, slot, step, loaded, available, here, there, steps, plan
+            )
             slot, phase = advance(slot, phase, plan.stages)
         sums = wait_for(accs, 0, plan)
         store_tile(sums, c_desc, c_s, 0, here[0], here[1], plan)
@@ -66,6 +65,7 @@ def pipelined(a_desc, b_desc, tail_desc, c_desc, counter, m, n, k, group_size, p
         following = _following(index, counter, plan)
         here = there
         there = tile_start(min(following, tiles - 1), shape, plan)
+        available = _available(index, following, tiles, steps)
     tma_store_wait(0)
 
 
@@ -73,10 +73,17 @@ def pipelined(a_desc, b_desc, tail_desc, c_desc, counter, m, n, k, group_size, p
 def _following(index, counter, plan: gl.constexpr):
     """The index of the tile after the index-th."""
     if plan.dynamic:
-        following = gl.num_programs(0) + gl.atomic_add(counter, 1)
+        following = gl.num_programs(0) + gl.atomic_add(counter, 1, sem="relaxed")
     else:
         following = index + gl.num_programs(0)
     return following
+
+
+@gluon.jit
+def _available(index, following, tiles, steps):
+    """The k steps of the tiles with these two indices."""
+    available = steps if index < tiles else 0
+    return available + steps if following < tiles else available
 
 
 @gluon.jit

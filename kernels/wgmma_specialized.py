@@ -17,6 +17,7 @@ from autoswizzle.kernels.wgmma_parts import (
     accumulators,
     advance,
     allocate_ring,
+    before,
     in_flight,
     load_step,
     make_barriers,
@@ -26,15 +27,20 @@ from autoswizzle.kernels.wgmma_parts import (
     tile_start,
     wait_for,
 )
+from autoswizzle.kernels.wgmma_split import add_partials, work_of
 
 QUEUE = gl.constexpr(4)  # tiles the producer may be ahead of a consumer, in dynamic scheduling
 
 
 @gluon.jit(do_not_specialize=["m", "n", "k", "group_size"])
 def specialized(
-    a_desc, b_desc, tail_desc, c_desc, counter, m, n, k, group_size, plan: gl.constexpr
+    a_desc, b_desc, tail_desc, c_desc, counter, partials, m, n, k, group_size, plan: gl.constexpr
 ):
-    """C tiles by one producer warp and one or two consumers of plan.warps warps each."""
+    """C tiles by one producer warp and one or two consumers of plan.warps warps each.
+
+    counter: int32 zeros: one that hands out work items if plan.dynamic, then, if plan.splits > 1,
+    tickets (wgmma_split).
+    """
     a_s, b_s = allocate_ring(a_desc, b_desc, tail_desc, plan)
     consumers: gl.constexpr = max(plan.shares, plan.alternate)
     c_s = gl.allocate_shared_memory(
@@ -56,10 +62,11 @@ def specialized(
     shape = (m, n, k, group_size)
     ring = (a_s, b_s, full, empty)
     inputs = (a_desc, b_desc, tail_desc)
+    outputs = (c_desc, c_s, partials, counter)
     if consumers == 1:
         gl.warp_specialize(
             [
-                (_consume, (c_desc, c_s, ring, turn, queue, shape, 0, plan)),
+                (_consume, (outputs, ring, turn, queue, shape, 0, plan)),
                 (_produce, (inputs, ring, queue, counter, shape, plan)),
             ],
             [1],
@@ -68,8 +75,8 @@ def specialized(
     else:
         gl.warp_specialize(
             [
-                (_consume, (c_desc, c_s, ring, turn, queue, shape, 0, plan)),
-                (_consume, (c_desc, c_s, ring, turn, queue, shape, 1, plan)),
+                (_consume, (outputs, ring, turn, queue, shape, 0, plan)),
+                (_consume, (outputs, ring, turn, queue, shape, 1, plan)),
                 (_produce, (inputs, ring, queue, counter, shape, plan)),
             ],
             [plan.warps, 1],
@@ -82,19 +89,20 @@ def _produce(inputs, ring, queue, counter, shape, plan: gl.constexpr):
     """The producer warp: loads every k step of this program's tiles, and hands out tiles."""
     m, n, k, _ = shape
     empty = ring[3]
-    tiles = gl.cdiv(m, plan.block_m) * gl.cdiv(n, plan.block_n)
+    items = gl.cdiv(m, plan.block_m) * gl.cdiv(n, plan.block_n) * plan.splits
     slot = 0
     phase = 1
     index = gl.program_id(0)
     taken = 0
-    while index < tiles:
-        row, col = tile_start(index, shape, plan)
-        for inner in range(0, k, plan.block_k):
+    while index < items:
+        tile, first, end = work_of(index, k, plan)
+        row, col = tile_start(tile, shape, plan)
+        for step in range(first, end):
             mbarrier.wait(empty.index(slot), phase)
-            load_step(inputs, ring, slot, row, col, inner, True, plan)
+            load_step(inputs, ring, slot, row, col, step * plan.block_k, True, plan)
             slot, phase = advance(slot, phase, plan.stages)
         if plan.dynamic:
-            index = gl.num_programs(0) + gl.atomic_add(counter, 1)
+            index = gl.num_programs(0) + gl.atomic_add(counter, 1, sem="relaxed")
             _hand_out(queue, taken, index)
             taken += 1
         else:
@@ -131,12 +139,13 @@ def _next_tile(queue, place, plan: gl.constexpr):
 
 
 @gluon.jit
-def _consume(c_desc, c_s, ring, turn, queue, shape, SELF: gl.constexpr, plan: gl.constexpr):
+def _consume(outputs, ring, turn, queue, shape, SELF: gl.constexpr, plan: gl.constexpr):
     """Consumer SELF: multiplies and stores its share of each tile, or each tile in its turn."""
     m, n, k, _ = shape
+    c_desc, c_s, partials, counter = outputs
     _, _, full, empty = ring
     share: gl.constexpr = SELF if plan.shares == 2 else 0
-    tiles = gl.cdiv(m, plan.block_m) * gl.cdiv(n, plan.block_n)
+    items = gl.cdiv(m, plan.block_m) * gl.cdiv(n, plan.block_n) * plan.splits
     steps = gl.cdiv(k, plan.block_k)
     zero = accumulators(plan)
     slot = 0
@@ -148,24 +157,27 @@ def _consume(c_desc, c_s, ring, turn, queue, shape, SELF: gl.constexpr, plan: gl
         place = 1
         index = _next_tile(queue, 1, plan)
     turns = 0
-    while index < tiles:
-        row, col = tile_start(index, shape, plan)
-        previous = slot
+    while index < items:
+        tile, first, end = work_of(index, k, plan)
+        row, col = tile_start(tile, shape, plan)
+        row += share * plan.rows
         if plan.alternate == 2:
             mbarrier.wait(turn.index(SELF), turns & 1)
         accs = zero
-        for step in range(steps):
+        for step in range(first, end):
             mbarrier.wait(full.index(slot), phase)
-            accs = multiply(accs, ring, slot, share, step > 0, plan)
+            accs = multiply(accs, ring, slot, share, step > first, plan)
             accs = in_flight(wait_for(accs, 1, plan))
-            mbarrier.arrive(empty.index(previous), count=1, pred=step > 0)
-            previous = slot
+            mbarrier.arrive(empty.index(before(slot, plan.stages)), count=1, pred=step > first)
             slot, phase = advance(slot, phase, plan.stages)
         if plan.alternate == 2:
             mbarrier.arrive(turn.index(1 - SELF), count=1)
         sums = wait_for(accs, 0, plan)
-        mbarrier.arrive(empty.index(previous), count=1)
-        store_tile(sums, c_desc, c_s, SELF * plan.stores, row + share * plan.rows, col, plan)
+        mbarrier.arrive(empty.index(before(slot, plan.stages)), count=1)
+        if plan.splits == 1:
+            store_tile(sums, c_desc, c_s, SELF * plan.stores, row, col, plan)
+        else:
+            add_partials(sums, c_desc, c_s, partials, counter + 1, index, share, row, col, plan)
         turns += 1
         if plan.alternate == 2:
             slot, phase = skip(slot, phase, steps, plan.stages)

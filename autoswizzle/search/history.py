@@ -6,35 +6,27 @@ enqueued with their configuration in one transaction, so their numbers decide be
 enqueue the same one: only the lowest runs.
 """
 
-import logging
 import os
 import socket
-import sqlite3
-import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import optuna
-import sqlalchemy.exc
 
 from autoswizzle.config import GemmConfig
-from autoswizzle.errors import ArgumentError, AutoswizzleError, TuneError
+from autoswizzle.errors import AutoswizzleError
 from autoswizzle.hardware import KIB, MIB, Gpu
 from autoswizzle.problem import GemmProblem
 from autoswizzle.search.measure import Measurement
 from autoswizzle.search.sampling import SearchSpace
+from autoswizzle.search.storage import GRACE_S, open_storage, storage_errors
 
-HEARTBEAT_S = 20  # a worker says this often that it is alive
-GRACE_S = 90  # silence after which a worker's trial counts as interrupted
-LOCK_WAIT_S = 60  # for another process's transaction in the same SQLite file
 MAX_INTERRUPTIONS = 2  # a configuration interrupted this often is not tried again
 
-_log = logging.getLogger(__name__)
 _State = optuna.trial.TrialState
 _STATES = {_State.WAITING: "waiting", _State.RUNNING: "running"}
 
@@ -83,15 +75,21 @@ class History:
         self._space = searched
         self._revisions = revisions
         self._finished: dict[int, Record | None] = {}
-        name = study_name(searched.problem, searched.gpu)
-        with _storage_errors(storage):
+        with storage_errors(storage):
+            self._storage = None if storage is None else open_storage(storage)
             self._study = optuna.create_study(
-                study_name=name,
-                storage=None if storage is None else _open_storage(storage),
+                study_name=study_name(searched.problem, searched.gpu),
+                storage=self._storage,
                 sampler=optuna.samplers.RandomSampler(),  # never asked for a parameter
                 load_if_exists=True,
             )
             self.release_dead_workers()
+
+    def close(self) -> None:
+        """Close the connections to the storage."""
+        if self._storage is not None:
+            self._storage.remove_session()
+            self._storage.engine.dispose()
 
     def records(self) -> list[Record]:
         """Every stored trial that counts in this space, in the order of their numbers."""
@@ -129,8 +127,12 @@ class History:
     def _run(
         self, trial: optuna.Trial, evaluate: Callable[[GemmConfig], Measurement | Failure]
     ) -> float:
-        record = next((item for item in self.records() if item.number == trial.number), None)
-        if record is None or self._is_repeated(record):
+        earlier = {record.number: record for record in self.records()}
+        record = earlier.pop(trial.number, None)
+        if record is None or any(
+            other.config == record.config and other.number < record.number and _claims(other)
+            for other in earlier.values()
+        ):
             raise optuna.TrialPruned
         trial.set_user_attr("worker", _this_process())
         outcome = evaluate(record.config)
@@ -138,12 +140,6 @@ class History:
         if isinstance(outcome, Failure):
             raise optuna.TrialPruned
         return outcome.time_us
-
-    def _is_repeated(self, record: Record) -> bool:
-        return any(
-            other.config == record.config and other.number < record.number and _claims(other)
-            for other in self.records()
-        )
 
     def _record(self, trial: optuna.trial.FrozenTrial) -> Record | None:
         stored = trial.user_attrs
@@ -263,50 +259,3 @@ def _is_alive(worker: dict[str, Any] | None, since: datetime | None) -> bool:
     except PermissionError:
         pass  # it runs, as another user
     return bool(worker["started"] == _started(worker["pid"]))
-
-
-def _open_storage(url: str) -> optuna.storages.BaseStorage:
-    engine = {}
-    if url.startswith("sqlite"):
-        engine = {"connect_args": {"timeout": LOCK_WAIT_S}}
-        path = Path(url.partition(":///")[2])
-        if path.is_file():
-            _set_aside_if_damaged(path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        return optuna.storages.RDBStorage(
-            url,
-            engine_kwargs=engine,
-            heartbeat_interval=HEARTBEAT_S,
-            grace_period=GRACE_S,
-        )
-
-
-def _set_aside_if_damaged(path: Path) -> None:
-    try:
-        with closing(sqlite3.connect(path, timeout=LOCK_WAIT_S)) as connection:
-            verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-    except sqlite3.OperationalError:
-        return  # locked or not readable: opening it says so
-    except sqlite3.DatabaseError as error:
-        verdict = str(error)
-    if verdict == "ok":
-        return
-    number = 1
-    while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
-        number += 1
-    path.rename(aside)
-    _log.warning("%s is damaged (%s): kept as %s, starting a new one", path, verdict, aside.name)
-
-
-@contextmanager
-def _storage_errors(storage: str | None) -> Iterator[None]:
-    try:
-        yield
-    except (sqlalchemy.exc.ArgumentError, ImportError) as error:
-        raise ArgumentError(
-            f"storage must be an Optuna storage URL like sqlite:///FILE, got {storage!r} ({error})"
-        ) from None
-    except (sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.OptunaError, OSError) as error:
-        cause = str(error.__cause__ or error).splitlines()[0]
-        raise TuneError(f"storage {storage} can't be used: {cause}") from error

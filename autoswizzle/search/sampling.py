@@ -4,6 +4,7 @@ import math
 import random
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import optuna
@@ -15,7 +16,7 @@ from autoswizzle.hardware import Gpu
 from autoswizzle.problem import GemmProblem
 from autoswizzle.simulator.resources import estimate, why_infeasible
 
-ATTEMPTS = 32  # proposals of the sampler that may be illegal or repeated before a random pick
+STEPS = 100  # of the walk from a proposal that can't be used to one that can
 
 Branches = Mapping[str, Mapping[str, tuple[Any, ...]]]
 
@@ -71,6 +72,15 @@ class SearchSpace:
         if sizes and chosen.get("swizzle", _DEFAULT_SWIZZLE) in GROUPED_SWIZZLES:
             chosen["group_size"] = _suggest(trial, f"{kernel}.group_size", sizes)
         return GemmConfig(kernel=kernel, **chosen)
+
+    def neighbour(self, config: GemmConfig, generator: random.Random) -> GemmConfig:
+        """The same with one tunable drawn anew; it may be illegal."""
+        tunables = self.branches[config.kernel]
+        name = generator.choice(list(dict(_in_play(tunables, config.swizzle))))
+        changed = replace(config, **{name: generator.choice(tunables[name])})
+        if changed.swizzle not in GROUPED_SWIZZLES:
+            return replace(changed, group_size=GemmConfig().group_size)
+        return changed
 
     def as_trial(self, config: GemmConfig, value: float | None) -> optuna.trial.FrozenTrial | None:
         """The finished Optuna trial of config, None if the branches do not hold it.
@@ -183,15 +193,26 @@ class Proposer:
             self._study.add_trial(finished)
 
     def propose(self, taken: Collection[GemmConfig]) -> GemmConfig | None:
-        """A configuration that is not taken, None once the space is exhausted."""
-        for _ in range(ATTEMPTS if self._space.branches else 0):
-            trial = self._study.ask()
-            config = self._space.suggest(trial)
-            if config not in taken and self._space.is_worth_trying(config):
-                self._open[config] = trial
+        """A configuration that is not taken, None once the space is exhausted.
+
+        The sampler's own, or what a random walk from there meets first, or any that is left.
+        """
+        if not self._space.branches:
+            return None
+        trial = self._study.ask()
+        config = self._space.suggest(trial)
+        if self._is_new(config, taken):
+            self._open[config] = trial
+            return config
+        self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
+        for _ in range(STEPS):
+            config = self._space.neighbour(config, self._random)
+            if self._is_new(config, taken):
                 return config
-            self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
         return self._any_other(taken)
+
+    def _is_new(self, config: GemmConfig, taken: Collection[GemmConfig]) -> bool:
+        return config not in taken and self._space.is_worth_trying(config)
 
     def _any_other(self, taken: Collection[GemmConfig]) -> GemmConfig | None:
         if self._rest is None:

@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ from autoswizzle.search.history import Failure, History, Record, measured
 from autoswizzle.search.measure import Measurement
 from autoswizzle.search.plan import Plan, Rejection, legal_seeds
 from autoswizzle.search.sampling import Branches, Proposer, SearchSpace
-from autoswizzle.simulator.ranking import Prediction
+from autoswizzle.simulator.ranking import Prediction, predict
 from autoswizzle.simulator.resources import Resources, why_infeasible
 
 MAX_SPILL_BYTES = 256  # of a thread: beyond it local memory traffic dominates; slow, not wrong
@@ -33,7 +33,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a search stands after a trial: trials done of those allowed, seconds of this run."""
+    """Where a search stands, at its start and after each trial: trials done of those allowed,
+    seconds of this run, the best and the latest outcome.
+    """
 
     done: int
     trials: int
@@ -104,14 +106,18 @@ def search(
     legal, rejected = legal_seeds(seeds, searched)
     predicted = {item.config: item.time_us for item in predictions}
     bench = _Bench(measure, compile, gpu)
-    with _quiet_optuna():
-        history = History(storage, searched, revisions or {})
+    with _quiet_optuna(), closing(History(storage, searched, revisions or {})) as history:
         proposer = Proposer(searched, sampler, _entropy(seed, history.size()))
         plan = Plan(legal, list(predicted), searched, effort, proposer)
-        while (stopped := plan.why_stop(records := history.records())) is None:
+        while True:
+            records = history.records()
+            if progress is not None:
+                progress(_progress(records, effort, bench))
+            if (stopped := plan.why_stop(records)) is not None:
+                break
             waiting = [record.config for record in records if record.state == "waiting"]
             for config in plan.following(records, lookahead - len(waiting)):
-                history.enqueue(config, predicted.get(config))
+                history.enqueue(config, predicted.get(config) or _predicted_us(searched, config))
                 waiting.append(config)
             if not waiting and any(record.state == "running" for record in records):
                 time.sleep(POLL_S)  # another worker has the last ones; it may die
@@ -123,9 +129,6 @@ def search(
             if prefetch is not None:
                 prefetch(waiting)
             history.run_next(bench.evaluate)
-            if progress is not None:
-                progress(_progress(history.records(), effort, bench))
-        records = history.records()
         _require_success(records, problem, gpu)
         final = race and _final(history, records, searched, effort, bench, race)
     fastest = min(measured(records), key=lambda item: item.time_us)
@@ -205,6 +208,13 @@ def _attempt(config: GemmConfig, call: Callable[[GemmConfig], T]) -> T | Failure
         raise  # about the machine or the caller, not about this candidate
     except Exception as error:  # noqa: BLE001 - compilers and drivers raise anything
         return Failure(config, type(error).__name__, str(error))
+
+
+def _predicted_us(searched: SearchSpace, config: GemmConfig) -> float | None:
+    try:
+        return predict(searched.problem, config, searched.gpu).time_us
+    except ConfigError:
+        return None  # torch, or too large by the closed form
 
 
 def _progress(records: Sequence[Record], effort: Effort, bench: _Bench) -> Progress:

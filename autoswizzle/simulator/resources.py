@@ -7,6 +7,7 @@ from autoswizzle.config import GemmConfig
 from autoswizzle.errors import ConfigError
 from autoswizzle.hardware import REGISTER_UNIT, WARP_SIZE, Gpu
 from autoswizzle.problem import GemmProblem
+from autoswizzle.smem import tile_layout, warp_grid
 
 MAX_REGISTERS = 255  # of a thread, sm_80 to sm_120 [CPG]
 MAX_BLOCK_WARPS = 32  # of a block, sm_80 to sm_120 [CPG]
@@ -147,11 +148,26 @@ def _wgmma(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources:
 
 
 def _mma_sync(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources:
-    rows = config.block_m + config.block_n
-    pad = 16 * rows if "padded" in (config.smem_a, config.smem_b) else 0
-    shared = config.num_stages * (_stage_bytes(config, problem) + pad)
+    """C lies over the ring of A and B; a warp holds its fragments of a whole k step."""
+
+    def tile(kind: str, lines: int, inner: int, itemsize: int) -> int:
+        row_bytes = tile_layout(kind, inner, itemsize).row_bytes
+        return lines * row_bytes - (row_bytes - inner * itemsize)  # the last line needs no padding
+
+    stages, block_k = config.num_stages, config.block_k
+    ring = 0
+    for kind, block, by_k in (
+        (config.smem_a, config.block_m, problem.layout[0] == "n"),
+        (config.smem_b, config.block_n, problem.layout[1] == "t"),
+    ):
+        lines, inner = (block, block_k) if by_k else (block_k, block)
+        ring += tile(kind, stages * lines, inner, problem.itemsize)
+    shared = max(ring, tile(config.smem_c, config.block_m, config.block_n, 4))
+    warps_m, warps_n = warp_grid(config.block_m, config.block_n, config.num_warps)
+    operands = (config.block_m // warps_m + config.block_n // warps_n) * block_k
+    fragments = operands * problem.itemsize // (REGISTER_BYTES * WARP_SIZE)
     accumulators = config.block_m * config.block_n // (WARP_SIZE * config.num_warps)
-    return _resources(config, accumulators + 96, shared)
+    return _resources(config, accumulators + fragments, shared)
 
 
 _ESTIMATES: Mapping[str, Callable[[GemmConfig, GemmProblem, Gpu], Resources]] = {

@@ -12,6 +12,8 @@ from autoswizzle.kernels.offline import compile_for, compiled, meta_operands
 from autoswizzle.problem import GemmProblem
 from autoswizzle.space import why_illegal
 
+pytestmark = pytest.mark.kernel
+
 H200 = find_gpu("H200")
 BASE = GemmConfig(
     kernel="wgmma", block_m=128, block_n=256, block_k=64, num_stages=4, persistent=True,
@@ -36,6 +38,8 @@ SPREAD = [
     ("4096x4096x4096:bf16:nt", replace(PINGPONG, block_n=192, epilogue_subtile=3,
                                        scheduling="dynamic", swizzle="grouped_n")),
     ("4096x4096x4096:fp16:nn", replace(PINGPONG, block_m=64, block_n=256, epilogue_subtile=4)),
+    ("1024x1024x16384:bf16:nt", replace(BASE, split_k=4)),
+    ("1024x1024x16384:bf16:tn", replace(BASE, num_warps=8, split_k=3, scheduling="dynamic")),
     ("4096x4096x4096:bf16:tt", replace(PIPELINED, swizzle="xor")),
     ("4096x4096x4096:bf16:nt", replace(PIPELINED, block_n=128, num_warps=4, scheduling="dynamic")),
     ("4096x4096x4096:fp32:nt:tf32", replace(TF32, num_stages=5)),
@@ -56,7 +60,7 @@ def test_fast_code(text: str, config: GemmConfig) -> None:
         assert (needed in ptx) == (needed != "stmatrix" or problem.dtype != "fp32"), needed
     assert "cp.async.bulk.tensor.2d.global.shared" in ptx
     assert ("setmaxnreg" in ptx) == specialized
-    assert ("atom.global" in ptx) == (config.scheduling == "dynamic")
+    assert ("atom.global" in ptx) == (config.scheduling == "dynamic" or config.split_k > 1)
 
 
 def test_one_binary_for_all_extents_and_group_sizes() -> None:
@@ -68,7 +72,7 @@ def test_one_binary_for_all_extents_and_group_sizes() -> None:
 @pytest.mark.parametrize(
     ("text", "change", "named"),
     [
-        ("4096x4096x4096:bf16:nt:unaligned", {}, "multiples of 16 bytes"),
+        ("4096x4096x4096:bf16:nt:unaligned", {}, "aligned to 16 bytes"),
         ("2x4096x4096x4096:bf16:nt", {}, "batch must be 1"),
         ("4096x4096x4096:fp32:nt", {}, "precision tf32"),
         ("4096x4096x4096:fp32:nn:tf32", {"block_k": 32}, "layout nt"),
@@ -82,8 +86,14 @@ def test_one_binary_for_all_extents_and_group_sizes() -> None:
         ("4096x4096x4096:bf16:nt", {"num_warps": 2}, "num_warps 4 or 8"),
         ("4096x4096x4096:bf16:nt", {"block_m": 64}, "64 rows for every 4 warps"),
         ("4096x4096x4096:bf16:nt", {"block_m": 256}, "192 accumulators a thread, got 256"),
-        ("4096x4096x4096:bf16:nt", {"persistent": False}, "persistent"),
-        ("4096x4096x4096:bf16:nt", {"split_k": 2}, "does not use split_k"),
+        ("4096x4096x4096:bf16:nt", {"persistent": False}, "must be persistent"),
+        ("4096x4096x4096:bf16:nt", {"split_k": 3}, "tiles x split_k must be <= 1056"),
+        ("1024x1024x128:bf16:nt", {"split_k": 3}, "split_k must be in 1..2"),
+        (
+            "1024x1024x4096:bf16:nt",
+            {"split_k": 2, "warp_specialize": "none", "num_warps": 8},
+            "cooperative to split k",
+        ),
         (
             "4096x4096x4096:bf16:nt",
             {"warp_specialize": "pingpong", "num_warps": 8},
