@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from autoswizzle import kernels
-from autoswizzle.config import GemmConfig
+from autoswizzle.config import TORCH, GemmConfig
 from autoswizzle.hardware import Gpu
 from autoswizzle.problem import GemmProblem
 from autoswizzle.settings import settings
@@ -124,6 +124,11 @@ class Laboratory:
             found: Race = self.bench(task)
             return found
 
+        seeds = shortlist(problem, self.gpu)
+        self.compilers.prefetch([(seed.config, problem) for seed in seeds[: self.effort.seeds]])
+        self.bench(
+            Screening(problem, TORCH, 1.0)
+        )  # starts it and makes the operands, off the clock
         return search(
             problem,
             self.gpu,
@@ -131,7 +136,7 @@ class Laboratory:
             compile=lambda config: self.compilers((config, problem)),
             prefetch=lambda configs: self.compilers.prefetch([(c, problem) for c in configs]),
             lookahead=COMPILERS,
-            predictions=shortlist(problem, self.gpu),
+            predictions=seeds,
             effort=self.effort,
             storage=self.storage,
             progress=progress,

@@ -128,7 +128,7 @@ def search(
                 break
             if prefetch is not None:
                 prefetch(waiting)
-            history.run_next(bench.evaluate)
+            history.run_next(bench.evaluate, lambda: bench.measure_s)
         _require_success(records, problem, gpu)
         final = race and _final(history, records, searched, effort, bench, race)
     fastest = min(measured(records), key=lambda item: item.time_us)
