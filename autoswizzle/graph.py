@@ -6,6 +6,7 @@ were not there, so Inductor plans and fuses as ever and no call pays for it. Onl
 tuned kernel becomes the opaque autoswizzle::mm, which decides on the real tensors it is given.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -47,16 +48,27 @@ def _is_tuned(a: torch.Tensor, b: torch.Tensor) -> bool:
         return False
     if a.shape[-1] != b.shape[0] or not (a.dim() == 2 or a.is_contiguous()):
         return False
-    flat, m = a.flatten(0, -2), a.shape[:-1].numel()
-    symbolic = type(m) is not int
-    if m == 0 or not (is_regular(flat) and is_regular(b)):
-        return False
-    problem = problem_of(flat, b, traced_m=1 if symbolic else m)
     try:
         gpu = dispatch.gpu_of(a.get_device())
     except UnavailableError:
         return False
-    return dispatcher().is_tuned(problem, gpu) if symbolic else not decide(problem, gpu).uses_torch
+    m = math.prod(a.shape[:-1])
+    if type(m) is not int:
+        like = _of_16_rows(a, b.shape[0])
+        return is_regular(b) and dispatcher().is_tuned(problem_of(like, b, traced_m=16), gpu)
+    flat = a.flatten(0, -2)
+    if m == 0 or not (is_regular(flat) and is_regular(b)):
+        return False
+    return not decide(problem_of(flat, b, traced_m=m), gpu).uses_torch
+
+
+def _of_16_rows(a: torch.Tensor, k: int) -> torch.Tensor:
+    """Stands for a of symbolic m: stored alike, aligned if k is. Asks a nothing about its m, as
+    each answer would bind the graph to it.
+    """
+    like = a.new_empty((16, k), device="meta")
+    inner = a.stride(-1)
+    return like if type(inner) is int and inner == 1 else like.new_empty((k, 16)).mT
 
 
 def _mm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -46,20 +46,24 @@ def _transformed() -> bool:
         or forward_ad._current_level >= 0
         or torch._C._get_tracing_state() is not None
         # torch.set_default_device leaves such a context on the stack; it can't change a product
-        or any(type(torch._C._get_function_stack_at(i)) is not DeviceContext for i in range(stack))
+        or (stack > 0 and not all(map(_is_device_context, range(stack))))
     )
+
+
+def _is_device_context(level: int) -> bool:
+    return type(torch._C._get_function_stack_at(level)) is DeviceContext
 
 
 def as_matrices(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
     """View a as (m, k) and b as (k, n) when torch.matmul(a, b) is one non-empty 2-D product.
 
-    a of shape (..., k) counts when its leading extents fold without a copy.
+    a of shape (..., k), a vector too, counts when it folds to (m, k) without a copy.
     """
-    if b.dim() != 2 or a.dim() < 2 or a.shape[-1] != b.shape[0]:
+    if b.dim() != 2 or a.dim() < 1 or a.shape[-1] != b.shape[0]:
         return None
     if a.numel() == 0 or b.numel() == 0:
         return None
-    if a.dim() > 2:
+    if a.dim() != 2:
         if not a.is_contiguous():
             return None
         a = a.view(-1, a.shape[-1])

@@ -28,8 +28,8 @@ def matmul(
 ) -> torch.Tensor:
     """torch.matmul(a, b, out=out): same shapes, dtypes, gradients, errors and warnings.
 
-    Dense 2-D products of float16, bfloat16 or float32 on a CUDA device (a of shape (..., k) that
-    folds to one counts) run on the kernel that tuning found fastest; all else on torch.matmul.
+    Dense products of a (..., k), which folds to (m, k), and b (k, n) in float16, bfloat16 or
+    float32 on a CUDA device run on the kernel that tuning found fastest, all else on torch.matmul.
     config: run this configuration where the operands are such a case; raises ConfigError when it
     is illegal there, CandidateError when it fails.
     """
@@ -42,7 +42,7 @@ def matmul(
     plan = plan_of(a, b, None, config)
     if plan.config is None:
         return torch.matmul(a, b)
-    if a.dim() > 2:
+    if a.dim() != 2:
         flat = _product(plan, a.view(-1, a.shape[-1]), b)
         return flat.view(*a.shape[:-1], b.shape[1])
     return _product(plan, a, b)
@@ -89,7 +89,7 @@ def _matmul_into(
     if plan.config is None:
         return torch.matmul(a, b, out=out)
     n = b.shape[1]
-    if not launch(plan, a.view(-1, a.shape[-1]) if a.dim() > 2 else a, b, out.view(-1, n)):
+    if not launch(plan, a.view(-1, a.shape[-1]) if a.dim() != 2 else a, b, out.view(-1, n)):
         return torch.matmul(a, b, out=out)
     torch.autograd.graph.increment_version(out)  # as torch does for what it writes in place
     return out
@@ -101,7 +101,12 @@ def _writable(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> bool:
         return False
     if a.requires_grad or b.requires_grad or out.requires_grad:
         return False
-    if b.dim() != 2 or out.shape != (*a.shape[:-1], b.shape[1]) or not out.is_contiguous():
+    if (
+        b.dim() != 2
+        or a.dim() < 2
+        or out.shape != (*a.shape[:-1], b.shape[1])
+        or not out.is_contiguous()
+    ):
         return False
     memory = out.untyped_storage().data_ptr()
     return memory not in (a.untyped_storage().data_ptr(), b.untyped_storage().data_ptr())

@@ -1,7 +1,7 @@
 """From operands to a launch: the memo of plans, their first launch, what a capture may do."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 
 import torch
@@ -23,17 +23,18 @@ class Plan:
 
     config: None for torch. forced: it is the caller's, so its failure is an error.
     ready: its kernel is loaded, so that it may run during a CUDA-graph capture.
+    reorders_sums: programs add up an output element in an order that may change between calls.
     """
 
     problem: GemmProblem | None = None
     config: GemmConfig | None = None
     forced: bool = False
     ready: bool = False
+    reorders_sums: bool = field(init=False)
 
-    @property
-    def reorders_sums(self) -> bool:
-        """Whether programs add up one output element in an order that may change."""
-        return self.config is not None and (self.config.split_k > 1 or self.config.stream_k)
+    def __post_init__(self) -> None:
+        config = self.config
+        self.reorders_sums = config is not None and (config.split_k > 1 or config.stream_k)
 
 
 WITH_TORCH = Plan()
@@ -119,7 +120,7 @@ def _on_miss(decision: Decision, problem: GemmProblem, gpu: Gpu, device: int) ->
 
 def product(plan: Plan, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """A (m, k) @ b (k, n) as the plan says; not differentiable."""
-    out = torch.empty((a.shape[0], b.shape[1]), dtype=a.dtype, device=a.device)
+    out = a.new_empty((a.shape[0], b.shape[1]))
     return out if launch(plan, a, b, out) else torch.matmul(a, b)
 
 

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from autoswizzle.config import (
@@ -23,6 +23,8 @@ GROUP_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 MAX_GROUP_SIZE = 1024
 MAX_TILES = 2**31 - 1  # of a launch: the device counts in int32, and grid axis x ends there
 MAX_REGISTERS = 255  # a thread can have
+SLICE_COLUMNS = 64  # of an output slice: 128 bytes of 16-bit elements, one swizzle atom's row
+_SETTLED = ("swizzle", "scheduling", "flatten")  # what does not make another tile
 MAX_ACCUMULATORS = 256  # fp32 accumulators a thread can hold (255 registers a thread)
 
 MAX_SPLIT_K = 32  # partial sums of a tile that its last program adds
@@ -83,6 +85,14 @@ def _scheduling(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | Non
 def _aligned(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
     if not problem.aligned:
         return f"{config.kernel} needs operands aligned to {ALIGNMENT} bytes, got {problem}"
+    return None
+
+
+def _whole_pieces(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    """A TMA store that ends beyond n still writes up to the next 16 bytes (triton issue 11583)."""
+    unit = ALIGNMENT // problem.out_itemsize
+    if problem.n % unit:
+        return f"{config.kernel} needs n to be a multiple of {unit}, got {problem.n}"
     return None
 
 
@@ -233,7 +243,7 @@ FAMILIES: Mapping[str, Family] = {
             "flatten": (False, True),
             "epilogue_subtile": (1, 2, 4),
         },
-        rules=(*_TILE_RULES, _aligned, _persistent, _tma_loops),
+        rules=(*_TILE_RULES, _aligned, _whole_pieces, _persistent, _tma_loops),
     ),
     "wgmma": Family(
         capabilities=(90,),
@@ -255,6 +265,7 @@ FAMILIES: Mapping[str, Family] = {
         rules=(
             _toolchain,
             _aligned,
+            _whole_pieces,
             _persistent,
             _not_batched,
             _wgmma_operands,
@@ -339,18 +350,49 @@ def candidates(
 ) -> Iterator[GemmConfig]:
     """Every legal configuration with searched values; torch itself is not among them.
 
-    searched: the values, as branches gives them, branches itself by default.
+    searched: the values, as branches gives them, which is the default. No rule depends on the tile
+    order, so legality is asked once for all orders.
     """
     for kernel, tunables in (branches(problem, gpu) if searched is None else searched).items():
-        names = [name for name in tunables if name != "group_size"]
+        orders = _orders(tunables)
+        names = [name for name in tunables if name not in ("swizzle", "group_size")]
         for values in itertools.product(*(tunables[name] for name in names)):
             chosen = dict(zip(names, values, strict=True))
-            sizes = tunables["group_size"] if chosen["swizzle"] in GROUPED_SWIZZLES else (None,)
-            for size in sizes:
-                group = {} if size is None else {"group_size": size}
-                config = GemmConfig(kernel=kernel, **chosen, **group)
-                if why_illegal(config, problem, gpu) is None:
-                    yield config
+            first, *others = orders
+            config = GemmConfig(kernel=kernel, **chosen, **first)
+            if why_illegal(config, problem, gpu) is None:
+                yield config
+                for order in others:
+                    yield GemmConfig(kernel=kernel, **chosen, **order)
+
+
+def tiles(problem: GemmProblem, gpu: Gpu) -> Iterator[GemmConfig]:
+    """Every legal tile, in one tile order: static, unflattened, stored in slices of 64 columns."""
+    for kernel, tunables in branches(problem, gpu).items():
+        settled = {name: tunables[name][:1] for name in _SETTLED if name in tunables}
+        names = [name for name in tunables if name not in ("group_size", "epilogue_subtile")]
+        for values in itertools.product(*({**tunables, **settled}[name] for name in names)):
+            chosen = dict(zip(names, values, strict=True))
+            if "epilogue_subtile" in tunables:
+                chosen["epilogue_subtile"] = max(1, chosen["block_n"] // SLICE_COLUMNS)
+            config = GemmConfig(kernel=kernel, **chosen)
+            if why_illegal(config, problem, gpu) is None:
+                yield config
+
+
+def orders(config: GemmConfig) -> Iterator[GemmConfig]:
+    """The same tile in every searched tile order."""
+    for order in _orders(FAMILIES[config.kernel].tunables):
+        yield replace(config, **{"group_size": _DEFAULTS["group_size"], **order})
+
+
+def _orders(tunables: Mapping[str, tuple[Any, ...]]) -> list[dict[str, Any]]:
+    """The fields of each searched tile order."""
+    return [
+        {"swizzle": swizzle} | ({} if size is None else {"group_size": size})
+        for swizzle in tunables["swizzle"]
+        for size in (tunables["group_size"] if swizzle in GROUPED_SWIZZLES else (None,))
+    ]
 
 
 def default_config(problem: GemmProblem, gpu: Gpu) -> GemmConfig:

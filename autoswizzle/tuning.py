@@ -15,17 +15,14 @@ from autoswizzle.cache.key import key_for
 from autoswizzle.cache.store import CacheStore, export_entries, shared_store
 from autoswizzle.errors import ArgumentError, TuneError, UnavailableError
 from autoswizzle.hardware import Gpu, detect, driver_version
+from autoswizzle.laboratory import Laboratory
 from autoswizzle.problem import GemmProblem
 from autoswizzle.settings import settings
-from autoswizzle.simulator.ranking import rank
-from autoswizzle.space import FAMILIES
 from autoswizzle.toolchain import triton_version
 
 if TYPE_CHECKING:
-    from autoswizzle.search.effort import Effort
     from autoswizzle.search.study import Progress, SearchResult
 
-PREDICTIONS = 200  # ranked candidates a search may draw its seeds from
 STUDIES = "studies.sqlite3"  # in the cache folder: every measurement of every search
 
 
@@ -115,52 +112,20 @@ def tune(
     store.check_writable()
     if storage is None:
         storage = f"sqlite:///{settings().cache_dir / STUDIES}"
-    bench = Bench(gpu, numbers[0], budget, storage)
     results = []
-    with search_bar(len(wanted), shown=progress) as show:
+    with (
+        Laboratory(gpu, numbers[0], budget, storage) as laboratory,
+        search_bar(len(wanted), shown=progress) as show,
+    ):
         for problem in wanted:
             result = None if force else _known(problem, gpu, store)
             if result is None:
-                result = _tuned(problem, bench, store, partial(show, problem))
+                result = _tuned(problem, laboratory, store, partial(show, problem))
             if out is not None and result.entry is not None:
                 export_entries(Path(out), [result.entry])
             show.finish(problem)
             results.append(result)
     return TuneReport(tuple(results))
-
-
-@dataclass(frozen=True, slots=True)
-class Bench:
-    """One GPU, the budget of each search on it and where searches are stored."""
-
-    gpu: Gpu
-    device: int
-    effort: "Effort"
-    storage: str | None
-
-    def search(
-        self, problem: GemmProblem, progress: Callable[["Progress"], None] | None = None
-    ) -> "SearchResult":
-        """Search problem on this GPU; raises TuneError when nothing of ours could be used."""
-        import torch
-
-        from autoswizzle.search.measure import Measurer
-        from autoswizzle.search.study import search
-
-        with torch.cuda.device(self.device):
-            measurer = Measurer(problem, self.gpu, kernels.run, device=f"cuda:{self.device}")
-            return search(
-                problem,
-                self.gpu,
-                measure=partial(measurer.measure, budget_ms=self.effort.screening_ms),
-                compile=lambda config: kernels.compile_for(config, problem, self.gpu),
-                predictions=rank(problem, self.gpu, top=PREDICTIONS),
-                effort=self.effort,
-                storage=self.storage,
-                progress=progress,
-                race=lambda configs, seed: measurer.race(configs, self.effort.final_ms),
-                revisions={name: kernels.source_hash(name) for name in FAMILIES},
-            )
 
 
 def _known(problem: GemmProblem, gpu: Gpu, store: CacheStore) -> TuneResult | None:
@@ -171,14 +136,14 @@ def _known(problem: GemmProblem, gpu: Gpu, store: CacheStore) -> TuneResult | No
 
 def _tuned(
     problem: GemmProblem,
-    bench: Bench,
+    laboratory: Laboratory,
     store: CacheStore,
     progress: Callable[["Progress"], None] | None,
 ) -> TuneResult:
     began = time.monotonic()
     try:
-        found = bench.search(problem, progress)
-        entry = entry_of(problem, bench, found)
+        found = laboratory.search(problem, progress)
+        entry = entry_of(problem, laboratory, found)
     except TuneError as error:
         return TuneResult(problem, error=str(error), seconds=time.monotonic() - began)
     store.put(entry)
@@ -194,7 +159,7 @@ def _tuned(
     )
 
 
-def entry_of(problem: GemmProblem, bench: Bench, found: "SearchResult") -> CacheEntry:
+def entry_of(problem: GemmProblem, laboratory: Laboratory, found: "SearchResult") -> CacheEntry:
     """The cache entry of a search that had a final."""
     final = found.final
     if final is None:
@@ -204,7 +169,7 @@ def entry_of(problem: GemmProblem, bench: Bench, found: "SearchResult") -> Cache
     kernel = final.winner.kernel
     source = "" if kernel == "torch" else kernels.source_hash(kernel)
     return CacheEntry(
-        key=key_for(problem, bench.gpu, source, triton_version()),
+        key=key_for(problem, laboratory.gpu, source, triton_version()),
         config=final.winner,
         time_us=winner.time_us,
         torch_us=theirs.time_us,
@@ -214,9 +179,9 @@ def entry_of(problem: GemmProblem, bench: Bench, found: "SearchResult") -> Cache
         host_us=winner.host_us,
         method=winner.method,
         trials=len(found.measurements) + len(found.infeasible),
-        effort=bench.effort.name,
+        effort=laboratory.effort.name,
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        gpu=bench.gpu.name,
+        gpu=laboratory.gpu.name,
         versions=versions(),
     )
 

@@ -163,7 +163,7 @@ def _trials_needed(table: Table, mode: str, seed: int, trials: int, sampler: str
             effort=EFFORTS["standard"].with_budget(trials=trials),
             storage=None,
             progress=stop_when_close,
-            space=table,
+            branches=table,
             sampler=sampler,
             seed=seed,
         )

@@ -24,7 +24,6 @@ from autoswizzle.settings import settings
 
 app = typer.Typer(
     help="Find, keep and reuse the fastest GEMM configuration for each problem on each GPU.",
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -76,10 +75,7 @@ def run(args: Sequence[str]) -> int:
         code = app(args=args, prog_name="autoswizzle", standalone_mode=False)
         sys.stdout.flush()
     except UsageError as error:
-        if not args or type(error).__name__ == "NoArgsIsHelpError":
-            print(error, file=sys.stderr)
-        else:
-            complain(usage_message(error, args))
+        complain(usage_message(error, args))
         return BAD_ARGUMENTS
     except AutoswizzleError as error:
         complain(error)

@@ -23,7 +23,7 @@ from autoswizzle.toolchain import triton_version
 DIGEST_SHOWN = 12  # hex digits that name an entry in `ls`
 WRITER_SECONDS = 3600  # a temporary file older than this has no writer any more
 
-app = typer.Typer(help="Look at, move, merge and clean up tuned entries.", no_args_is_help=True)
+app = typer.Typer(help="Look at, move, merge and clean up tuned entries.")
 
 
 def _existing(text: str) -> Path:
@@ -37,7 +37,7 @@ Places = Annotated[
     list[Path] | None,
     typer.Argument(
         parser=parsed(_existing),
-        metavar="[PATH]...",
+        metavar="PATH",
         help="Cache files or folders. Default: every place a lookup searches.",
         show_default=False,
     ),
@@ -79,7 +79,7 @@ def export(
         list[Any] | None,
         typer.Argument(
             parser=parsed(GemmProblem.parse),
-            metavar="[PROBLEM]...",
+            metavar="PROBLEM",
             help="Which entries. Default: all of the user's folder.",
             show_default=False,
         ),
@@ -104,7 +104,7 @@ def export(
 def merge(
     sources: Annotated[
         list[Path],
-        typer.Argument(parser=parsed(_existing), metavar="PATH...", help="Files or folders."),
+        typer.Argument(parser=parsed(_existing), metavar="PATH", help="Files or folders."),
     ],
     into: Annotated[
         Path | None,

@@ -47,8 +47,9 @@ def usage_message(error: Exception, args: Sequence[str]) -> str:
             return f"an extent must be an integer of at least 1, got {negative!r}"
         options = [param.opts[0] for param in context.command.params if param.opts[0][0] == "-"]
         return f"{usage.message}; the options are {', '.join(options)}"
-    if message.startswith("No such command"):
-        return f"{message}; the commands are {', '.join(context.command.commands)}"
+    if message.startswith(("No such command", "Missing command")):
+        names = ", ".join(context.command.commands)
+        return f"{message}; the commands are {names} ({context.command_path} --help says more)"
     return f"{message}; {context.get_usage()}"
 
 

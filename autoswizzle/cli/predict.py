@@ -37,7 +37,7 @@ def rank(
     problem: Problem,
     gpu: GpuName = None,
     top: Annotated[
-        int, typer.Option(parser=integer(1), metavar="N", help="How many to print.")
+        int, typer.Option("--top", parser=integer(1), metavar="N", help="How many to print.")
     ] = 20,
     num_sms: NumSms = None,
     l2_mb: L2Mb = None,

@@ -12,9 +12,12 @@ from autoswizzle.cli.failures import FAILED, complain, note
 from autoswizzle.cli.options import Device, Json, choice, integer, parsed, positive, present_gpu
 from autoswizzle.cli.worklist import work_list
 from autoswizzle.errors import ArgumentError
+from autoswizzle.misses import FILE_NAME as MISSES
+from autoswizzle.misses import read_misses
 from autoswizzle.problem import ITEMSIZE
 from autoswizzle.report.tables import print_json, table
 from autoswizzle.search.effort import EFFORTS
+from autoswizzle.settings import settings
 
 if TYPE_CHECKING:
     from autoswizzle.tuning import TuneReport, TuneResult
@@ -31,32 +34,47 @@ def _storage(text: str) -> str:
 def tune(
     shapes: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[PROBLEM]...", help="Like 4096x14336x4096:bf16:nt.", show_default=False
-        ),
+        typer.Argument(metavar="PROBLEM", help="Like 4096x14336x4096:bf16:nt.", show_default=False),
     ] = None,
     file: Annotated[
         list[Path] | None,
         typer.Option("--file", metavar="FILE", help="More problems: text, .csv or .jsonl."),
     ] = None,
+    from_misses: Annotated[
+        bool,
+        typer.Option(
+            "--from-misses", help="Also what programs multiplied untuned on this machine."
+        ),
+    ] = False,
     dtype: Annotated[
         str | None,
-        typer.Option(parser=choice(*ITEMSIZE), metavar="DTYPE", help="Where none is spelled out."),
+        typer.Option(
+            "--dtype", parser=choice(*ITEMSIZE), metavar="DTYPE", help="Where none is spelled out."
+        ),
     ] = None,
     effort: Annotated[
-        str, typer.Option(parser=choice(*EFFORTS), metavar="NAME", help=", ".join(EFFORTS))
+        str,
+        typer.Option("--effort", parser=choice(*EFFORTS), metavar="NAME", help=", ".join(EFFORTS)),
     ] = "standard",
     trials: Annotated[
         int | None,
-        typer.Option(parser=integer(1), metavar="N", help="Configurations tried for each problem."),
+        typer.Option(
+            "--trials",
+            parser=integer(1),
+            metavar="N",
+            help="Configurations tried for each problem.",
+        ),
     ] = None,
     seconds: Annotated[
         float | None,
-        typer.Option(parser=positive, metavar="S", help="Search time for each problem."),
+        typer.Option(
+            "--seconds", parser=positive, metavar="S", help="Search time for each problem."
+        ),
     ] = None,
     storage: Annotated[
         str | None,
         typer.Option(
+            "--storage",
             parser=parsed(_storage),
             metavar="URL",
             help="Study storage. Default: SQLite, in the cache.",
@@ -75,7 +93,8 @@ def tune(
     Searches each PROBLEM on this machine's GPU, keeps it before the next starts, and skips what is
     tuned. Interrupted, it keeps what it measured.
     """
-    problems = work_list(shapes or [], file or [], dtype)
+    missed = read_misses(settings().cache_dir / MISSES) if from_misses else []
+    problems = work_list(shapes or [], file or [], dtype, missed)
     if out is not None:
         check_cache_file(out)
     present_gpu(device)

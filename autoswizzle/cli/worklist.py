@@ -27,12 +27,16 @@ def with_dtype(text: str, dtype: str | None = None) -> GemmProblem:
 
 
 def work_list(
-    texts: Sequence[str], files: Sequence[Path] = (), dtype: str | None = None
+    texts: Sequence[str],
+    files: Sequence[Path] = (),
+    dtype: str | None = None,
+    more: Sequence[GemmProblem] = (),
 ) -> list[GemmProblem]:
-    """Every problem named, once, arguments first; raises ArgumentError when there is none."""
+    """Every problem named, once: texts, files, more. Raises ArgumentError when there is none."""
     found = [with_dtype(text, dtype) for text in texts]
     for path in files:
         found += read_problems(path, dtype)
+    found += more
     if not found:
         named = f"{', '.join(map(str, files))} must name a problem" if files else "name a problem"
         raise ArgumentError(f"nothing to tune: {named}, as {TEXT_FORM}")

@@ -13,13 +13,13 @@ UNLIMITED_TRIALS = 1_000_000  # more than any space holds: a budget of seconds a
 class Effort:
     """What a search of one problem may spend.
 
-    trials: configurations tried, the infeasible ones included. seconds: of trials, over all runs of
-    the same study. seeds: predictions tried before the sampler takes over. screening_ms: GPU time
-    one candidate is timed for. finalists, final_ms: how many candidates the interleaved final
-    compares, and the GPU time of each in it. candidate_s: time limit of one candidate, after which
-    it counts as hung. margin: share of torch's time that a winner must save, beyond noise.
-    min_gain: the search ends when the rest of its budget is expected to save less than this share;
-    0 spends the budget in full.
+    trials: configurations tried, the infeasible ones included. seconds: of measuring in trials,
+    over all runs of the same study; compiling, which runs beside it, does not count. seeds:
+    predictions tried before the sampler takes over. screening_ms: GPU time one candidate is timed
+    for. finalists, final_ms: how many candidates the interleaved final compares, and the GPU time
+    of each in it. candidate_s: time limit of one candidate, after which it counts as hung. margin:
+    share of torch's time that a winner must save, beyond noise. min_gain: the search ends when the
+    rest of its budget is expected to save less than this share; 0 spends the budget in full.
     """
 
     name: str

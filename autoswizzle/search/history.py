@@ -117,15 +117,23 @@ class History:
         }
         self._study.enqueue_trial({}, user_attrs=attributes)
 
-    def run_next(self, evaluate: Callable[[GemmConfig], Measurement | Failure]) -> None:
+    def run_next(
+        self,
+        evaluate: Callable[[GemmConfig], Measurement | Failure],
+        measured_s: Callable[[], float],
+    ) -> None:
         """Try the first waiting configuration and store the outcome, unless another worker took it.
 
-        What evaluate raises is raised, and leaves the trial interrupted.
+        measured_s: the GPU's seconds so far. What evaluate raises is raised, and leaves the trial
+        interrupted.
         """
-        self._study.optimize(lambda trial: self._run(trial, evaluate), n_trials=1)
+        self._study.optimize(lambda trial: self._run(trial, evaluate, measured_s), n_trials=1)
 
     def _run(
-        self, trial: optuna.Trial, evaluate: Callable[[GemmConfig], Measurement | Failure]
+        self,
+        trial: optuna.Trial,
+        evaluate: Callable[[GemmConfig], Measurement | Failure],
+        measured_s: Callable[[], float],
     ) -> float:
         earlier = {record.number: record for record in self.records()}
         record = earlier.pop(trial.number, None)
@@ -135,7 +143,9 @@ class History:
         ):
             raise optuna.TrialPruned
         trial.set_user_attr("worker", _this_process())
+        before = measured_s()
         outcome = evaluate(record.config)
+        trial.set_user_attr("seconds", measured_s() - before)
         trial.set_user_attr("outcome", _encode(outcome))
         if isinstance(outcome, Failure):
             raise optuna.TrialPruned
@@ -154,14 +164,12 @@ class History:
             return None  # repeated
         if self._space.why_outside(config) is not None:
             return None
-        ended = trial.datetime_complete
-        seconds = (ended - trial.datetime_start).total_seconds() if ended else 0.0
         return Record(
             trial.number,
             config,
             _STATES.get(trial.state, "finished"),
             outcome,
-            seconds,
+            stored.get("seconds", 0.0),
             stored.get("predicted_us"),
         )
 

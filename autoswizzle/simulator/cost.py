@@ -17,7 +17,7 @@ from autoswizzle.space import grid
 
 # Read on an H200, 2026-11-29 (docs/predictor.md says from what); elsewhere they scale with the
 # catalogue's rates, bandwidth and SM count.
-PEAK_SHARE = {"pointer": 0.70, "tma": 0.75, "wgmma": 0.80, "mma_sync": 0.40}  # of the peak rate
+PEAK_SHARE = {"pointer": 0.61, "tma": 0.64, "wgmma": 0.72, "mma_sync": 0.35}  # of the peak rate
 MMA_SYNC_SHARE = 0.6  # of what wgmma reaches, on GPUs that have it
 DRAM_SHARE = 0.90  # of the catalogue's bandwidth: 4.3 of 4.8 TB/s in a device-to-device copy
 L2_BYTES_PER_SM_US = 75_000  # that an SM takes from L2 in a microsecond: 10 TB/s over 132 SMs

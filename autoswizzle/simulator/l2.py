@@ -22,7 +22,7 @@ from autoswizzle.simulator.work import Launch
 SOFT_EDGE = (0.6, 1.4)
 
 
-def measured_traffic(launch: Launch, gpu: Gpu, out_itemsize: int) -> Traffic:
+def measured_traffic(launch: Launch, gpu: Gpu, out_itemsize: float) -> Traffic:
     """Hits and DRAM reads of operand tiles as counters would show them; expected values, rounded.
 
     out_itemsize: bytes of an element of C (4 for the parts of a split K).

@@ -2,7 +2,8 @@
 
 from bisect import insort
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 from autoswizzle.config import GemmConfig
@@ -14,7 +15,7 @@ from autoswizzle.simulator.l2 import measured_traffic
 from autoswizzle.simulator.lru import Traffic, traffic
 from autoswizzle.simulator.resources import Resources, estimate, resident_blocks, why_infeasible
 from autoswizzle.simulator.work import Launch
-from autoswizzle.space import candidates, grid, why_illegal
+from autoswizzle.space import candidates, grid, orders, tiles, why_illegal
 
 _MODELS: Mapping[str, Callable[[Launch, Gpu, GemmProblem], Traffic]] = {
     "lru": lambda launch, gpu, _: traffic(launch, gpu.l2_effective_bytes),
@@ -22,6 +23,9 @@ _MODELS: Mapping[str, Callable[[Launch, Gpu, GemmProblem], Traffic]] = {
         launch, gpu, problem.out_itemsize if launch.split_k == 1 else 4
     ),
 }
+
+
+_TILES = 16  # whose orders shortlist ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +87,8 @@ def rank(
     """The `top` configurations of least predicted time, then least DRAM traffic.
 
     configs: the ones to rank, every candidate by default; those that are illegal or do not fit are
-    left out. A prediction is only finished while it can still be among the best: its time with the
-    least possible traffic bounds it from below.
+    left out. A prediction is only finished while it can still be among the best: reading each
+    operand once bounds its traffic and so its time from below.
     """
     _require_model(model)
     if type(top) is not int or top < 1:
@@ -93,19 +97,53 @@ def rank(
         configs = candidates(problem, gpu)
     else:
         configs = (c for c in configs if c.kernel != "torch" and not why_illegal(c, problem, gpu))
+    least_bytes = problem.min_bytes - dram_write_bytes(problem)
     bounded = []
     for config in configs:
         blocks = resident_blocks(estimate(config, problem, gpu), gpu)
         if blocks:
-            bounded.append((_least_time(problem, config, gpu, blocks), blocks, config))
+            least = terms(config, problem, gpu, blocks, least_bytes).total
+            bounded.append((least, blocks, config))
     bounded.sort(key=lambda entry: entry[0])
     best: list[Prediction] = []
     for least, blocks, config in bounded:
-        if len(best) >= top and least > best[top - 1].time_us:
+        if len(best) == top and _order(best[-1]) <= (least, least_bytes):
             break
         insort(best, _predicted(problem, config, gpu, blocks, model), key=_order)
         del best[top:]
     return best
+
+
+def shortlist(
+    problem: GemmProblem, gpu: Gpu, count: int = 200, model: str = "lru"
+) -> list[Prediction]:
+    """Up to count predictions to try first: the best order of each promising tile, then the second
+    best of each, and so on.
+
+    Many configurations share one predicted time, as the model does not see all that tells them
+    apart; a search that starts with different tiles learns more than from the best ones of rank.
+    Of a tile's stages the deepest of the least time is taken.
+    """
+    _require_model(model)
+    least_bytes = problem.min_bytes - dram_write_bytes(problem)
+    bounded: dict[GemmConfig, tuple[float, int, int, GemmConfig]] = {}
+    for config in tiles(problem, gpu):
+        blocks = resident_blocks(estimate(config, problem, gpu), gpu)
+        if blocks:
+            least = terms(config, problem, gpu, blocks, least_bytes).total
+            found = (least, -config.num_stages, blocks, config)
+            key = replace(config, num_stages=1)
+            bounded[key] = min(found, bounded.get(key, found), key=lambda entry: entry[:2])
+    promising = sorted(bounded.values(), key=lambda entry: entry[:2])[:_TILES]
+    columns = [
+        sorted(
+            (_predicted(problem, order, gpu, blocks, model) for order in orders(config)), key=_order
+        )
+        for _, _, blocks, config in promising
+    ]
+    columns.sort(key=lambda column: _order(column[0]))
+    rows = zip_longest(*columns)
+    return [found for row in rows for found in row if found is not None][:count]
 
 
 def _require_model(model: str) -> None:
@@ -115,11 +153,6 @@ def _require_model(model: str) -> None:
 
 def _order(prediction: Prediction) -> tuple[float, int]:
     return prediction.time_us, prediction.dram_read_bytes
-
-
-def _least_time(problem: GemmProblem, config: GemmConfig, gpu: Gpu, blocks: int) -> float:
-    operands = problem.min_bytes - dram_write_bytes(problem)
-    return terms(config, problem, gpu, blocks, operands).total
 
 
 def _predicted(

@@ -15,8 +15,6 @@ SHARED_UNIT = 128  # bytes a block's shared memory is rounded up to, sm_80 to sm
 SUB_PARTITIONS = 4  # of an SM; each has a quarter of the registers and of the warps
 REGISTER_BYTES = 4
 BARRIER_BYTES = 8  # of an mbarrier [PTX ISA]
-# Shared memory in which a warp-specialised kernel hands values to its partitions, triton 3.6.0.
-WARP_SPECIALIZE_BYTES = {"cooperative": 116, "pingpong": 168}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,27 +116,35 @@ def _pointer(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources:
 
 
 def _tma(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources:
-    """Persistent kernels store C from buffers of its own, others from those of A and B."""
+    """A loop over tiles keeps buffers of its own for C; the while loop of dynamic scheduling
+    reuses those of A and B. An m-major A has barriers apart from B's.
+    """
     operands = config.num_stages * _stage_bytes(config, problem)
+    barriers = config.num_stages * BARRIER_BYTES
+    if problem.layout[0] == "t":
+        barriers += _round_up(barriers, 16)
     out = _out_bytes(config, problem)
-    shared = operands + out if config.persistent else max(operands, out)
+    shared = max(operands, out) if config.scheduling == "dynamic" else operands + out
     accumulators = config.block_m * config.block_n // (WARP_SIZE * config.num_warps)
-    return _resources(config, accumulators + 40, shared + config.num_stages * BARRIER_BYTES)
+    return _resources(config, accumulators + 30, shared + barriers)
 
 
 def _wgmma(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources:
-    operands = config.num_stages * _stage_bytes(config, problem)
-    barriers = _round_up(config.num_stages * BARRIER_BYTES, 16)
-    out = _out_bytes(config, problem)
-    accumulators = config.block_m * config.block_n // (WARP_SIZE * config.num_warps)
+    """C leaves through one or two buffers of a slice; barriers and queues to within 64 bytes."""
+    stores = min(config.epilogue_subtile, 2) * _out_bytes(config, problem)
+    shared = config.num_stages * (_stage_bytes(config, problem) + BARRIER_BYTES) + stores
+    dynamic = config.scheduling == "dynamic"
     if config.warp_specialize == "none":
-        return _resources(config, accumulators + 32, operands + out + barriers)
-    # Consumers and a producer warp, in warp groups of four; each has its own share of registers,
-    # and together they start with what an SM's registers allow three warp groups.
-    consumers = config.num_warps * (2 if config.warp_specialize == "pingpong" else 1)
-    shared = operands + 2 * barriers + WARP_SPECIALIZE_BYTES[config.warp_specialize]
-    shared += out * (2 if config.warp_specialize == "pingpong" else 1)
-    return Resources(168, shared, consumers + 4)
+        accumulators = config.block_m * config.block_n // (WARP_SIZE * config.num_warps)
+        return Resources(accumulators + 26, shared + dynamic * 108, config.num_warps)
+    if config.warp_specialize == "pingpong":
+        shared += stores + 200  # each consumer stores a tile of its own
+    else:
+        shared += 124 if config.num_warps == 8 else 176
+    shared += config.num_stages * BARRIER_BYTES + dynamic * 136
+    # Eight consumer warps and a producer, in warp groups of four: they start with the registers an
+    # SM has for three groups, and trade them afterwards.
+    return Resources(168, shared, 12)
 
 
 def _mma_sync(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources:

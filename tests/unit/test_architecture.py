@@ -16,6 +16,7 @@ RANKS = [
     ("space",),
     ("simulator",),
     ("kernels", "search", "cache"),
+    ("laboratory", "forecast"),
     ("tuning", "dispatch", "order_bench", "smem_bench"),
     ("plans",),
     ("autograd",),

@@ -29,13 +29,8 @@ def entry(problem, config=GemmConfig(swizzle="hilbert"), **changes):  # noqa: B0
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    path = tmp_path / "user"
-    monkeypatch.setenv("AUTOSWIZZLE_CACHE_DIR", str(path))
-    monkeypatch.delenv("AUTOSWIZZLE_CACHE_PATH", raising=False)
-    settings.cache_clear()
-    yield path
-    settings.cache_clear()
+def folder(fresh):
+    return fresh
 
 
 @pytest.fixture
@@ -49,7 +44,7 @@ def store(folder):
 def listed(capsys, *paths):
     capsys.readouterr()
     assert run(["cache", "ls", *map(str, paths), "--json"]) == 0
-    return [row for row in json.loads(capsys.readouterr().out) if row["place"] != "shipped"]
+    return json.loads(capsys.readouterr().out)
 
 
 def test_ls_of_nothing_makes_no_folder(folder, capsys):
@@ -270,7 +265,7 @@ def test_prune_removes_left_overs_and_outdated_entries_only(store, folder, capsy
     assert newer.exists()
 
 
-def test_an_unwritable_folder_fails_in_one_line(tmp_path, monkeypatch, capsys):
+def test_an_unwritable_folder_fails_in_one_line(folder, tmp_path, monkeypatch, capsys):
     blocker = tmp_path / "file"
     blocker.write_text("")
     monkeypatch.setenv("AUTOSWIZZLE_CACHE_DIR", str(blocker / "cache"))
@@ -280,4 +275,3 @@ def test_an_unwritable_folder_fails_in_one_line(tmp_path, monkeypatch, capsys):
     assert run(["cache", "merge", str(source)]) == 1
     err = capsys.readouterr().err.splitlines()
     assert str(blocker / "cache") in err[-1]
-    settings.cache_clear()

@@ -5,29 +5,17 @@ import pytest
 from autoswizzle.cache.store import CacheStore
 from autoswizzle.cli import demo
 from autoswizzle.cli.app import run
-from autoswizzle.dispatch import dispatcher
 from autoswizzle.errors import TuneError
-from autoswizzle.settings import settings
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("AUTOSWIZZLE_CACHE_DIR", str(tmp_path))
+def test_demo_without_a_gpu(fresh, capsys, monkeypatch):
     monkeypatch.setattr(demo, "_present", lambda: None)
-    for cached in (settings, dispatcher):
-        cached.cache_clear()
-    yield tmp_path
-    for cached in (settings, dispatcher):
-        cached.cache_clear()
-
-
-def test_demo_without_a_gpu(folder, capsys):
     assert run(["demo"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
     for named in ("H200", "registers", "shared KiB", "blocks/SM", "equals torch", "Next:", "tune"):
         assert named in out
-    [stored] = CacheStore(folder, shipped=False).entries()
+    [stored] = CacheStore(fresh, shipped=False).entries()
     assert stored.entry.origin == "predicted"
     assert stored.entry.config.kernel == "pointer"
     assert "origin: wanted measured, found predicted" in out

@@ -107,6 +107,22 @@ def test_dynamic_extents_compile_at_most_twice(tuned, graphs, entry_for):
     assert len(graphs.operators) <= 2
 
 
+@pytest.mark.parametrize("layout", ["nn", "tn"])
+def test_one_graph_serves_every_m_of_a_tuned_weight(tuned, graphs, entry_for, layout):
+    dispatcher().store.put(entry_for(GemmProblem(64, 8, 16, "fp32", layout)))
+    b = ints(16, 8)
+    torch._dynamo.mark_static(b)
+    f = compiled(lambda a, b: matmul(a if layout == "nn" else a.t(), b), graphs, dynamic=True)
+    for m in (17, 33, 64, 20, 4096):
+        a = ints(m, 16)
+        given = a if layout == "nn" else a.t().contiguous()
+        torch._dynamo.mark_dynamic(given, 0 if layout == "nn" else 1)
+        assert torch.equal(f(given, b), a @ b)
+    assert len(graphs.operators) == 1
+    assert "autoswizzle.mm.default" in graphs.operators[0]
+    assert len(tuned.calls) == 5
+
+
 def test_a_symbolic_m_uses_our_operator_where_some_m_is_tuned(tuned, graphs, entry_for):
     dispatcher().store.put(entry_for(GemmProblem(64, 8, 16, "fp32", "nn")))
     f = compiled(matmul, graphs, dynamic=True)
@@ -116,8 +132,8 @@ def test_a_symbolic_m_uses_our_operator_where_some_m_is_tuned(tuned, graphs, ent
     assert "autoswizzle.mm.default" in graphs.operators[0]
 
 
-def test_an_extent_that_only_data_decides_is_plain_torch(tuned, graphs, monkeypatch):
-    monkeypatch.setattr(torch._dynamo.config, "capture_dynamic_output_shape_ops", True)
+@torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
+def test_an_extent_that_only_data_decides_is_plain_torch(tuned, graphs):
     f = compiled(lambda a, b, mask: matmul(a[mask.nonzero()[:, 0]], b), graphs)
     a, b, mask = ints(4, 16), ints(16, 8), torch.tensor([1, 0, 1, 1])
     assert torch.equal(f(a, b, mask), a[mask.bool()] @ b)

@@ -29,7 +29,6 @@ from autoswizzle.problem import GemmProblem
 from autoswizzle.search.effort import EFFORTS
 from autoswizzle.search.history import study_name
 from autoswizzle.search.measure import Measurement, Race
-from autoswizzle.search.sampling import SearchSpace
 from autoswizzle.search.study import rank_correlation, search, why_rejected
 from autoswizzle.simulator.ranking import predict, rank
 from autoswizzle.simulator.resources import Resources
@@ -90,8 +89,7 @@ class Bench:
 
 
 def run(bench, storage=None, effort=None, **options):
-    branches = options.pop("branches", WIDE)
-    options = {"space": SearchSpace(PROBLEM, GPU, branches), "seed": 7, **options}
+    options = {"branches": WIDE, "seed": 7, **options}
     return search(
         PROBLEM,
         GPU,

@@ -12,6 +12,8 @@ from autoswizzle.kernels.offline import compile_for, compiled, meta_operands
 from autoswizzle.problem import GemmProblem
 from autoswizzle.space import why_illegal
 
+pytestmark = pytest.mark.kernel
+
 H200 = find_gpu("H200")
 BASE = GemmConfig(
     kernel="wgmma", block_m=128, block_n=256, block_k=64, num_stages=4, persistent=True,
