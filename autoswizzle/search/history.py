@@ -75,10 +75,11 @@ class History:
         self._space = searched
         self._revisions = revisions
         self._finished: dict[int, Record | None] = {}
+        self.name = study_name(searched.problem, searched.gpu)
         with storage_errors(storage):
             self._storage = None if storage is None else open_storage(storage)
             self._study = optuna.create_study(
-                study_name=study_name(searched.problem, searched.gpu),
+                study_name=self.name,
                 storage=self._storage,
                 sampler=optuna.samplers.RandomSampler(),  # never asked for a parameter
                 load_if_exists=True,

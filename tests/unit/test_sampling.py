@@ -120,6 +120,17 @@ def test_the_reason_for_being_outside_names_field_and_values():
     assert {config.block_m for config in small.configs() if config != small.default} == {64}
 
 
+def test_restricted_group_sizes_leave_the_other_orders_alone():
+    small = SearchSpace(PROBLEM, GPU, {"pointer": {**POINTER, "group_size": (1, 2)}})
+    row = GemmConfig(block_k=64, swizzle="row")
+    assert small.why_outside(row) is None
+    assert "group_size must be one of 1, 2, got 4" in small.why_outside(
+        GemmConfig(block_k=64, group_size=4)
+    )
+    assert "pointer.group_size" not in small.as_trial(row, 1.0).params
+    assert "pointer.group_size" in small.as_trial(GemmConfig(group_size=2), 1.0).params
+
+
 def test_the_best_of_each_family_is_among_the_seeds():
     ranked = [GemmConfig("pointer", group_size=size) for size in range(1, 30)]
     ranked.insert(12, GemmConfig("tma"))
