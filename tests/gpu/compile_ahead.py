@@ -1,7 +1,7 @@
 """Compiles cases into triton's cache on disk, in processes: tracing holds Python's lock.
 
 Run as a script, with a JSON list on stdin of {"config", "problem", "capability", "operands"}, where
-operands are [shape, strides, storage offset] of a, b, out. What does not compile its test will tell.
+operands are [shape, strides, storage offset] of a, b, out. What fails is left to its test.
 """
 
 import json
