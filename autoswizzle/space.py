@@ -145,7 +145,8 @@ def _wgmma_split(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | No
     steps = -(-problem.k // config.block_k)
     if config.split_k > min(steps, MAX_SPLIT_K):
         return f"split_k must be in 1..{min(steps, MAX_SPLIT_K)}, got {config.split_k}"
-    added = config.block_m * config.block_n // config.epilogue_subtile // 256
+    threads = 8 * 32  # of the consumers, one of 8 warps or two of 4
+    added = config.block_m * config.block_n // config.epilogue_subtile // threads
     if added > MAX_SPLIT_ADDED:
         return f"a thread must add <= {MAX_SPLIT_ADDED} partial sums at once, got {added}"
     grid_m, grid_n = grid(config, problem)
