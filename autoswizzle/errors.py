@@ -13,6 +13,7 @@ AutoswizzleError
 │   └── WrongResultError              it computes something else than the product
 ├── TuneError (RuntimeError)          a search ended without a usable result
 └── CacheError (RuntimeError)         a cache location or file can't be used
+    └── SchemaError                   it is of a newer format version
 """
 
 
@@ -45,7 +46,14 @@ class UnavailableError(AutoswizzleError, RuntimeError):
 
 
 class CandidateError(AutoswizzleError, RuntimeError):
-    """One configuration can't be used; the search records it and goes on."""
+    """One configuration can't be used; the search records it and goes on.
+
+    kind: the class of failure that reports count by, the exception's own name by default.
+    """
+
+    def __init__(self, message: str, kind: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind or type(self).__name__
 
 
 class CompileError(CandidateError):
@@ -66,3 +74,7 @@ class TuneError(AutoswizzleError, RuntimeError):
 
 class CacheError(AutoswizzleError, RuntimeError):
     """A cache location or file can't be used for what was asked."""
+
+
+class SchemaError(CacheError):
+    """A cache entry is of a newer format version, so it must not be overwritten."""

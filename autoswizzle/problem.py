@@ -53,9 +53,9 @@ class GemmProblem:
             value = getattr(self, name)
             if type(value) is not int or not 1 <= value <= _MAX_EXTENT:
                 raise ProblemError(f"{name} must be an integer in 1..{_MAX_EXTENT}, got {value!r}")
+        _choose("dtype", self.dtype, tuple(ITEMSIZE))
         default_out = "bf16" if self.dtype.startswith("fp8") else self.dtype
         object.__setattr__(self, "out_dtype", self.out_dtype or default_out)
-        _choose("dtype", self.dtype, tuple(ITEMSIZE))
         _choose("out_dtype", self.out_dtype, tuple(ITEMSIZE))
         _choose("layout", self.layout, LAYOUTS)
         _choose("precision", self.precision, PRECISIONS)

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from autoswizzle.config import (
@@ -13,15 +13,18 @@ from autoswizzle.config import (
     WARP_SPECIALIZE,
     GemmConfig,
 )
+from autoswizzle.errors import ArgumentError
 from autoswizzle.hardware import Gpu
-from autoswizzle.problem import GemmProblem
+from autoswizzle.problem import ALIGNMENT, GemmProblem
+from autoswizzle.smem import warp_grid
 from autoswizzle.toolchain import triton_version
 
 GROUP_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 MAX_GROUP_SIZE = 1024
-MAX_TILES = (
-    2**31 - 1
-)  # of a launch: the device counts tiles in int32, and so is grid axis x limited
+MAX_TILES = 2**31 - 1  # of a launch: the device counts in int32, and grid axis x ends there
+MAX_REGISTERS = 255  # a thread can have
+SLICE_COLUMNS = 64  # of an output slice: 128 bytes of 16-bit elements, one swizzle atom's row
+_SETTLED = ("swizzle", "scheduling", "flatten")  # what does not make another tile
 MAX_ACCUMULATORS = 256  # fp32 accumulators a thread can hold (255 registers a thread)
 
 MAX_SPLIT_K = 32  # partial sums of a tile that its last program adds
@@ -80,9 +83,21 @@ def _scheduling(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | Non
     return None
 
 
-def _tensor_maps(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+def _aligned(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
     if not problem.aligned:
-        return f"{config.kernel} needs operands aligned to 16 bytes, got {problem}"
+        return f"{config.kernel} needs operands aligned to {ALIGNMENT} bytes, got {problem}"
+    return None
+
+
+def _whole_pieces(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    """A TMA store that ends beyond n still writes up to the next 16 bytes (triton issue 11583)."""
+    unit = ALIGNMENT // problem.out_itemsize
+    if problem.n % unit:
+        return f"{config.kernel} needs n to be a multiple of {unit}, got {problem.n}"
+    return None
+
+
+def _persistent(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
     if not config.persistent:
         return f"{config.kernel} must be persistent, got persistent=False"
     return None
@@ -175,6 +190,29 @@ def _wgmma_warps(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | No
     return None
 
 
+def _mma_sync_operands(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    """Copies are of 16 bytes along contiguous dimensions, without a remainder."""
+    names = {"n"} | ({"k"} if problem.layout != "tn" else set())
+    names |= {"m"} if problem.layout[0] == "t" else set()
+    unit = ALIGNMENT // problem.itemsize
+    for name in sorted(names):
+        if getattr(problem, name) % unit:
+            return f"mma_sync needs {name} to be a multiple of {unit}, got {getattr(problem, name)}"
+    return None
+
+
+def _mma_sync_tile(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    if not 2 <= config.num_stages <= 8:
+        return f"mma_sync needs num_stages in 2..8, got {config.num_stages}"
+    if config.max_registers > MAX_REGISTERS:
+        return f"max_registers must be in 0..{MAX_REGISTERS}, got {config.max_registers}"
+    try:
+        warp_grid(config.block_m, config.block_n, config.num_warps)
+    except ArgumentError as error:
+        return str(error)
+    return None
+
+
 _TILE_RULES = (_power_of_two_blocks, _stages, _accumulators, _not_batched, _scheduling)
 
 FAMILIES: Mapping[str, Family] = {
@@ -210,7 +248,7 @@ FAMILIES: Mapping[str, Family] = {
             "flatten": (False, True),
             "epilogue_subtile": (1, 2, 4),
         },
-        rules=(*_TILE_RULES, _tensor_maps, _tma_loops),
+        rules=(*_TILE_RULES, _aligned, _whole_pieces, _persistent, _tma_loops),
     ),
     "wgmma": Family(
         capabilities=(90,),
@@ -231,13 +269,33 @@ FAMILIES: Mapping[str, Family] = {
         },
         rules=(
             _toolchain,
-            _tensor_maps,
+            _aligned,
+            _whole_pieces,
+            _persistent,
             _not_batched,
             _wgmma_operands,
             _wgmma_tile,
             _wgmma_warps,
             _wgmma_split,
         ),
+    ),
+    "mma_sync": Family(  # few values: it shows layouts, and wgmma or pointer is faster
+        capabilities=(80, 86, 89, 90, 100, 120),
+        dtypes=("fp16", "bf16"),
+        tunables={
+            "block_m": (128,),
+            "block_n": (128,),
+            "block_k": (32, 64),
+            "num_warps": (4, 8),
+            "num_stages": (3, 4),
+            "swizzle": ("grouped",),
+            "group_size": (4, 8, 16),
+            "smem_a": ("128", "padded"),
+            "smem_b": ("128", "padded"),
+            "smem_c": ("none", "128"),
+            "max_registers": (0,),
+        },
+        rules=(_toolchain, _aligned, *_TILE_RULES, _mma_sync_operands, _mma_sync_tile),
     ),
 }
 
@@ -306,6 +364,26 @@ def candidates(problem: GemmProblem, gpu: Gpu) -> Iterator[GemmConfig]:
                 yield config
                 for order in others:
                     yield GemmConfig(kernel=kernel, **chosen, **order)
+
+
+def tiles(problem: GemmProblem, gpu: Gpu) -> Iterator[GemmConfig]:
+    """Every legal tile, in one tile order: static, unflattened, stored in slices of 64 columns."""
+    for kernel, tunables in branches(problem, gpu).items():
+        settled = {name: tunables[name][:1] for name in _SETTLED if name in tunables}
+        names = [name for name in tunables if name not in ("group_size", "epilogue_subtile")]
+        for values in itertools.product(*({**tunables, **settled}[name] for name in names)):
+            chosen = dict(zip(names, values, strict=True))
+            if "epilogue_subtile" in tunables:
+                chosen["epilogue_subtile"] = max(1, chosen["block_n"] // SLICE_COLUMNS)
+            config = GemmConfig(kernel=kernel, **chosen)
+            if why_illegal(config, problem, gpu) is None:
+                yield config
+
+
+def orders(config: GemmConfig) -> Iterator[GemmConfig]:
+    """The same tile in every searched tile order."""
+    for order in _orders(FAMILIES[config.kernel].tunables):
+        yield replace(config, **{"group_size": _DEFAULTS["group_size"], **order})
 
 
 def _orders(tunables: Mapping[str, tuple[Any, ...]]) -> list[dict[str, Any]]:

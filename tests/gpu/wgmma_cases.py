@@ -5,16 +5,16 @@ and ends: {"case": index} and {"case": index, "error": text or null}.
 """
 
 import json
+import multiprocessing
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 
 import torch
 
 from autoswizzle.config import GemmConfig
 from autoswizzle.errors import AutoswizzleError
-from autoswizzle.kernels import run
-from autoswizzle.kernels.family import family
-from autoswizzle.kernels.launch import load
+from autoswizzle.hardware import find_gpu
+from autoswizzle.kernels import compile_for, run
 from autoswizzle.problem import ALIGNMENT, TORCH_NAMES, GemmProblem
 
 DEVICE = torch.device("cuda", 0)
@@ -115,6 +115,15 @@ def check_overlap(config: GemmConfig, problem: GemmProblem) -> None:
 CHECKS = {"exact": (check_exact,), "bound": (check_exact, check_bound), "overlap": (check_overlap,)}
 
 
+def compile_one(case: tuple[GemmConfig, GemmProblem, str]) -> None:
+    """Compiles into triton's cache on disk, in a process of a pool: tracing holds Python's lock."""
+    config, problem, _ = case
+    try:
+        compile_for(config, problem, find_gpu("H200"))
+    except AutoswizzleError:
+        return  # its own run says so
+
+
 def main() -> None:
     cases = [
         (
@@ -125,16 +134,9 @@ def main() -> None:
         for case in json.load(sys.stdin)
     ]
 
-    def compile_one(case: tuple[GemmConfig, GemmProblem, str]) -> None:
-        config, problem, _ = case
-        try:
-            load(family(config.kernel).call(config, problem, *operands(problem)))
-        except AutoswizzleError:
-            return  # its own run says so
-
-    torch.manual_seed(0)
-    with ThreadPoolExecutor(16) as pool:
+    with ProcessPoolExecutor(14, multiprocessing.get_context("spawn")) as pool:
         list(pool.map(compile_one, cases))
+    torch.manual_seed(0)
     for index, (config, problem, check) in enumerate(cases):
         print(json.dumps({"case": index}), flush=True)
         error = None

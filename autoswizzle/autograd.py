@@ -1,0 +1,64 @@
+"""Gradients of a 2-D product: products again, so they are tuned as well, and differentiable."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from autoswizzle.plans import Plan, product
+from autoswizzle.problem import operand_layout
+
+Multiply = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+class Product(torch.autograd.Function):
+    """a (m, k) @ b (k, n) by a plan; multiply makes the gradients, and theirs."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        multiply: Multiply,
+        plan: Plan,
+        a: torch.Tensor,
+        b: torch.Tensor,
+    ) -> torch.Tensor:
+        """The product, and what its gradients need."""
+        ctx.multiply = multiply
+        save_operands(ctx, a, b, ctx.needs_input_grad[2:])
+        return product(plan, a, b)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401
+        """The gradients of a and b; None for the multiplier and the plan."""
+        return (None, None, *gradients(ctx.multiply, ctx, grads[0]))
+
+
+def save_operands(
+    ctx: Any,  # noqa: ANN401
+    a: torch.Tensor,
+    b: torch.Tensor,
+    needs: tuple[bool, ...],
+) -> None:
+    """Keep each operand only if the other one's gradient is needed."""
+    ctx.save_for_backward(a if needs[1] else None, b if needs[0] else None)
+    ctx.row_major = _is_row_major(a), _is_row_major(b)
+
+
+def gradients(
+    multiply: Multiply,
+    ctx: Any,  # noqa: ANN401
+    grad: torch.Tensor,
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """The gradients that are needed, each stored the way its operand is, so never copied."""
+    a, b = ctx.saved_tensors
+    grad_a = grad_b = None
+    if b is not None:
+        grad_a = multiply(grad, b.mT) if ctx.row_major[0] else multiply(b, grad.mT).mT
+    if a is not None:
+        grad_b = multiply(a.mT, grad) if ctx.row_major[1] else multiply(grad.mT, a).mT
+    return grad_a, grad_b
+
+
+def _is_row_major(operand: torch.Tensor) -> bool:
+    rows, cols = operand.shape
+    return operand_layout(rows, cols, operand.stride()) != "t"

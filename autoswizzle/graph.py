@@ -1,0 +1,101 @@
+"""The operators that stand for autoswizzle.matmul in a graph of torch.compile or torch.export.
+
+Dynamo puts autoswizzle::matmul into its graph without looking inside. Tracing below it runs
+_decided with fake tensors: a product that torch shall run becomes aten.matmul, as if autoswizzle
+were not there, so Inductor plans and fuses as ever and no call pays for it. Only a product with a
+tuned kernel becomes the opaque autoswizzle::mm, which decides on the real tensors it is given.
+"""
+
+import math
+from typing import Any
+
+import torch
+
+from autoswizzle import dispatch, operands
+from autoswizzle.autograd import gradients, save_operands
+from autoswizzle.dispatch import decide, dispatcher
+from autoswizzle.errors import UnavailableError
+from autoswizzle.operands import DTYPES, is_regular, problem_of, why_torch
+from autoswizzle.plans import plan_of, product
+
+
+def multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """torch.matmul(a, b) as one operator of the graph."""
+    result: torch.Tensor = torch.ops.autoswizzle.matmul(a, b)
+    return result
+
+
+def _decided(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    if not _is_tuned(a, b):
+        return torch.matmul(a, b)
+    product: torch.Tensor = torch.ops.autoswizzle.mm(a.flatten(0, -2), b)
+    return product if a.dim() == 2 else product.view(*a.shape[:-1], b.shape[1])
+
+
+def _is_tuned(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether operands of a tracer pose a problem with a tuned kernel (for some m if symbolic)."""
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols  # slow: loads sympy
+
+    if b.dim() != 2 or a.dim() < 2 or a.dtype is not b.dtype or a.dtype not in DTYPES:
+        return False
+    if not (operands.on_gpu(a) and operands.on_gpu(b)) or a.device != b.device:
+        return False
+    if torch.is_autocast_enabled() and a.dtype is not torch.get_autocast_dtype("cuda"):
+        return False
+    if not all(type(extent) is int and extent > 0 for extent in b.shape):
+        return False
+    if any(map(free_unbacked_symbols, a.shape)):  # nothing may be asked of such an extent
+        return False
+    if a.shape[-1] != b.shape[0] or not (a.dim() == 2 or a.is_contiguous()):
+        return False
+    try:
+        gpu = dispatch.gpu_of(a.get_device())
+    except UnavailableError:
+        return False
+    m = math.prod(a.shape[:-1])
+    if type(m) is not int:
+        like = _of_16_rows(a, b.shape[0])
+        return is_regular(b) and dispatcher().is_tuned(problem_of(like, b, traced_m=16), gpu)
+    flat = a.flatten(0, -2)
+    if m == 0 or not (is_regular(flat) and is_regular(b)):
+        return False
+    return not decide(problem_of(flat, b, traced_m=m), gpu).uses_torch
+
+
+def _of_16_rows(a: torch.Tensor, k: int) -> torch.Tensor:
+    """Stands for a of symbolic m: stored alike, aligned if k is. Asks a nothing about its m, as
+    each answer would bind the graph to it.
+    """
+    like = a.new_empty((16, k), device="meta")
+    inner = a.stride(-1)
+    return like if type(inner) is int and inner == 1 else like.new_empty((k, 16)).mT
+
+
+def _mm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    if why_torch(a, b) is not None:
+        return torch.mm(a, b)
+    return product(plan_of(a, b), a, b)
+
+
+def _mm_fake(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return a.new_empty(a.shape[0], b.shape[1])
+
+
+def _mm_context(ctx: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:  # noqa: ANN401
+    save_operands(ctx, inputs[0], inputs[1], ctx.needs_input_grad)
+
+
+def _mm_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401
+    return gradients(multiply, ctx, grad)
+
+
+# Registered when the module is loaded: Dynamo looks operators up by name.
+_library = torch.library.Library("autoswizzle", "DEF")  # type: ignore[no-untyped-call]
+for _schema in ("matmul(Tensor a, Tensor b) -> Tensor", "mm(Tensor a, Tensor b) -> Tensor"):
+    _library.define(_schema, tags=torch.Tag.pt2_compliant_tag)  # type: ignore[no-untyped-call]
+_library.impl("matmul", _decided, "CompositeImplicitAutograd")  # type: ignore[no-untyped-call]
+_library.impl("mm", _mm, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+torch.library.register_fake("autoswizzle::mm", _mm_fake, lib=_library)
+torch.library.register_autograd(
+    "autoswizzle::mm", _mm_backward, setup_context=_mm_context, lib=_library
+)

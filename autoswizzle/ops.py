@@ -1,0 +1,119 @@
+"""matmul: torch.matmul's contract, on a tuned kernel where one is known to be faster.
+
+Eager calls go a short way: why_torch judges the operands, a memo maps their facts to a plan, and
+the plan's kernel is launched. Whatever is no case for our kernels is handed to torch.matmul as it
+came, so results, errors and warnings are torch's own.
+"""
+
+from collections.abc import Iterable
+
+import torch
+
+from autoswizzle import dispatch
+from autoswizzle.autograd import Product
+from autoswizzle.config import GemmConfig
+from autoswizzle.dispatch import Decision, decide
+from autoswizzle.graph import multiply
+from autoswizzle.operands import why_torch
+from autoswizzle.plans import WITH_TORCH, Plan, launch, plan_of, product
+from autoswizzle.problem import TORCH_NAMES, GemmProblem
+
+
+def matmul(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    out: torch.Tensor | None = None,
+    config: GemmConfig | None = None,
+) -> torch.Tensor:
+    """torch.matmul(a, b, out=out): same shapes, dtypes, gradients, errors and warnings.
+
+    Dense products of a (..., k), which folds to (m, k), and b (k, n) in float16, bfloat16 or
+    float32 on a CUDA device run on the kernel that tuning found fastest, all else on torch.matmul.
+    config: run this configuration where the operands are such a case; raises ConfigError when it
+    is illegal there, CandidateError when it fails.
+    """
+    if torch.compiler.is_dynamo_compiling():
+        return multiply(a, b) if out is None else torch.matmul(a, b, out=out)
+    if why_torch(a, b) is not None:
+        return torch.matmul(a, b, out=out)
+    if out is not None:
+        return _matmul_into(a, b, out, config)
+    plan = plan_of(a, b, None, config)
+    if plan.config is None:
+        return torch.matmul(a, b)
+    if a.dim() != 2:
+        flat = _product(plan, a.view(-1, a.shape[-1]), b)
+        return flat.view(*a.shape[:-1], b.shape[1])
+    return _product(plan, a, b)
+
+
+def prepare(problems: Iterable[GemmProblem | str], device: int | None = None) -> list[Decision]:
+    """Decide problems and load their kernels now, before a CUDA-graph capture or serving.
+
+    Runs each product once on scratch operands of its layout (fp32 with torch's present precision),
+    on device, the current one by default. Returns what will run each. Raises ProblemError for a
+    bad text, UnavailableError without a GPU.
+    """
+    index = torch.cuda.current_device() if device is None else device
+    decisions = []
+    for item in problems:
+        problem = GemmProblem.parse(item) if isinstance(item, str) else item
+        decisions.append(decide(problem, dispatch.gpu_of(index)))
+        if problem.batch == 1 and not decisions[-1].uses_torch:
+            with torch.no_grad():
+                matmul(*scratch_operands(problem, torch.device("cuda", index)))
+    return decisions
+
+
+def scratch_operands(
+    problem: GemmProblem, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Uninitialised a (m, k) and b (k, n) of the problem's dtype, layout and alignment."""
+    dtype = getattr(torch, TORCH_NAMES[problem.dtype])
+    contiguous = GemmProblem(problem.m, problem.n, problem.k, problem.dtype, problem.layout)
+    skipped = 1 if contiguous.aligned and not problem.aligned else 0  # misaligns the base
+
+    def operand(rows: int, cols: int, layout: str) -> torch.Tensor:
+        flat = torch.empty(rows * cols + skipped, dtype=dtype, device=device)[skipped:]
+        return flat.view(rows, cols) if layout == "n" else flat.view(cols, rows).mT
+
+    m, n, k, layout = problem.m, problem.n, problem.k, problem.layout
+    return operand(m, k, layout[0]), operand(k, n, layout[1])
+
+
+def _matmul_into(
+    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, config: GemmConfig | None
+) -> torch.Tensor:
+    plan = plan_of(a, b, out, config) if _writable(a, b, out) else WITH_TORCH
+    if plan.config is None:
+        return torch.matmul(a, b, out=out)
+    n = b.shape[1]
+    if not launch(plan, a.view(-1, a.shape[-1]) if a.dim() != 2 else a, b, out.view(-1, n)):
+        return torch.matmul(a, b, out=out)
+    torch.autograd.graph.increment_version(out)  # as torch does for what it writes in place
+    return out
+
+
+def _writable(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> bool:
+    """Whether out needs none of torch's checks, resizing, warnings or copies."""
+    if why_torch(a, out) is not None or out.is_inference():
+        return False
+    if a.requires_grad or b.requires_grad or out.requires_grad:
+        return False
+    if (
+        b.dim() != 2
+        or a.dim() < 2
+        or out.shape != (*a.shape[:-1], b.shape[1])
+        or not out.is_contiguous()
+    ):
+        return False
+    memory = out.untyped_storage().data_ptr()
+    return memory not in (a.untyped_storage().data_ptr(), b.untyped_storage().data_ptr())
+
+
+def _product(plan: Plan, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
+        result: torch.Tensor = Product.apply(matmul, plan, a, b)  # type: ignore[no-untyped-call]
+        return result
+    return product(plan, a, b)

@@ -1,0 +1,167 @@
+"""From operands to a launch: the memo of plans, their first launch, what a capture may do."""
+
+import logging
+from dataclasses import dataclass, field
+from importlib import import_module
+
+import torch
+
+from autoswizzle import dispatch
+from autoswizzle.config import TORCH, GemmConfig
+from autoswizzle.dispatch import Decision, decide, dispatcher
+from autoswizzle.errors import AutoswizzleError, CacheError, CandidateError, UnavailableError
+from autoswizzle.hardware import Gpu
+from autoswizzle.operands import as_matrices, fp32_precision, is_regular, problem_of
+from autoswizzle.problem import ALIGNMENT, GemmProblem
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Plan:
+    """How operands of certain shapes, strides and alignment are multiplied.
+
+    config: None for torch. forced: it is the caller's, so its failure is an error.
+    ready: its kernel is loaded, so that it may run during a CUDA-graph capture.
+    reorders_sums: programs add up an output element in an order that may change between calls.
+    """
+
+    problem: GemmProblem | None = None
+    config: GemmConfig | None = None
+    forced: bool = False
+    ready: bool = False
+    reorders_sums: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        config = self.config
+        self.reorders_sums = config is not None and (config.split_k > 1 or config.stream_k)
+
+
+WITH_TORCH = Plan()
+
+
+def plan_of(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    out: torch.Tensor | None = None,
+    config: GemmConfig | None = None,
+) -> Plan:
+    """The memoised plan of operands that passed why_torch."""
+    dtype = a.dtype
+    try:
+        bases = a.data_ptr() | b.data_ptr()
+    except RuntimeError:  # a wrapper without memory: a gradient batched by is_grads_batched
+        return WITH_TORCH
+    key: tuple[object, ...] = (
+        a.shape,
+        a.stride(),
+        b.shape,
+        b.stride(),
+        dtype,
+        a.get_device(),
+        bases % ALIGNMENT == 0,
+    )
+    if dtype is torch.float32:
+        key += (fp32_precision(),)
+    if config is not None:
+        dispatch.check_type(config)
+    if out is not None or config is not None:
+        key += (config, None if out is None else out.data_ptr() % ALIGNMENT == 0)
+    plans = dispatcher().plans
+    plan: Plan | None = plans.get(key)
+    if plan is None:
+        if _capturing(a):  # no file access, and what is not loaded by now can't be
+            return WITH_TORCH
+        plan = _new_plan(a, b, out, config)
+        dispatch.remember(plans, key, plan)
+    return plan
+
+
+def _new_plan(
+    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, config: GemmConfig | None
+) -> Plan:
+    matrices = as_matrices(a, b)
+    if matrices is None:
+        return WITH_TORCH
+    problem = problem_of(*matrices, None if out is None else out.view(-1, b.shape[1]))
+    try:
+        gpu = dispatch.gpu_of(a.get_device())
+    except UnavailableError as error:
+        _log.info("%s", error)
+        return WITH_TORCH
+    if config is not None:
+        dispatch.check_config(config, problem, gpu)
+        return Plan(problem, config, forced=True) if config != TORCH else WITH_TORCH
+    if not all(map(is_regular, matrices)):
+        return WITH_TORCH
+    decision = decide(problem, gpu)
+    if decision.source == "miss":
+        decision = _on_miss(decision, problem, gpu, a.get_device())
+    return WITH_TORCH if decision.uses_torch else Plan(problem, decision.config)
+
+
+def _on_miss(decision: Decision, problem: GemmProblem, gpu: Gpu, device: int) -> Decision:
+    policy = dispatcher().settings.on_miss
+    if policy == "error":
+        near = dispatcher().near_miss(problem, gpu)
+        raise CacheError(
+            f"no tuned entry for {problem} on {gpu.name} (AUTOSWIZZLE_ON_MISS=error); "
+            f"nearest: {near or 'none'}; tune it with: autoswizzle tune {problem}"
+        )
+    if policy == "tune" and dispatcher().claim(problem, gpu):
+        tuning = import_module("autoswizzle.tuning")
+        try:
+            tuning.tune([problem], devices=[device], progress=False)
+        except AutoswizzleError as error:
+            _log.warning("tuning %s failed, so torch runs it: %s", problem, error)
+        return decide(problem, gpu)
+    return decision
+
+
+def product(plan: Plan, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """A (m, k) @ b (k, n) as the plan says; not differentiable."""
+    out = a.new_empty((a.shape[0], b.shape[1]))
+    return out if launch(plan, a, b, out) else torch.matmul(a, b)
+
+
+def launch(plan: Plan, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> bool:
+    """Run the plan's kernel into out; False when torch must do it this time."""
+    if plan.config is None or plan.problem is None:
+        return False
+    if plan.reorders_sums and torch.are_deterministic_algorithms_enabled():
+        return False
+    if plan.ready:
+        dispatch.run_kernel(plan.config, plan.problem, a, b, out)
+        return True
+    return _first_launch(plan, plan.config, plan.problem, a, b, out)
+
+
+def _first_launch(
+    plan: Plan,
+    config: GemmConfig,
+    problem: GemmProblem,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    out: torch.Tensor,
+) -> bool:
+    """Compile and launch, one thread at a time; an entry that fails here is torch from now on."""
+    if _capturing(a):
+        return False
+    with dispatcher().lock:
+        try:
+            dispatch.run_kernel(config, problem, a, b, out)
+        except (CandidateError, UnavailableError) as error:
+            if plan.forced:
+                raise
+            _log.warning("torch runs %s, since %s fails here: %s", problem, config, error)
+            plan.config = None
+            return False
+        plan.ready = True
+    return True
+
+
+def _capturing(a: torch.Tensor) -> bool:
+    if not a.is_cuda:
+        return False
+    with torch.cuda.device(a.device):
+        return torch.cuda.is_current_stream_capturing()

@@ -1,0 +1,139 @@
+"""One tuned entry: what was chosen for a key, what it measured, and how."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from autoswizzle.cache.key import CacheKey
+from autoswizzle.config import GemmConfig
+from autoswizzle.errors import CacheError, ConfigError, SchemaError
+
+SCHEMA = 1
+ORIGINS = ("measured", "predicted")
+MARGIN = 1.02  # torch time / own time from which an own kernel counts as faster than torch
+
+
+@dataclass(frozen=True, slots=True)
+class CacheEntry:
+    """The verdict for one key.
+
+    time_us, torch_us: device time of the chosen config and of torch.matmul, microseconds.
+    ratio: torch_us / time_us of the final comparison, with its 95 % interval ratio_low..ratio_high.
+    host_us: host time of one call. method: burst or sustained. date: ISO 8601, UTC.
+    versions: torch, CUDA, driver, ptxas ...; gpu: the marketing name. Both are shown, not matched.
+    origin: measured, or predicted (never used for dispatch).
+    extra: fields a later release added, kept when the entry is written again.
+    """
+
+    key: CacheKey
+    config: GemmConfig
+    time_us: float
+    torch_us: float | None = None
+    ratio: float | None = None
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    host_us: float | None = None
+    method: str = ""
+    trials: int = 0
+    effort: str = ""
+    date: str = ""
+    gpu: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    origin: str = "measured"
+    schema: int = SCHEMA
+    extra: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.origin not in ORIGINS:
+            raise CacheError(f"origin must be one of {', '.join(ORIGINS)}, got {self.origin!r:.80}")
+        for name in _NUMBERS:
+            value = getattr(self, name)
+            optional = name != "time_us"
+            if not (optional and value is None) and not _positive(value):
+                raise CacheError(f"{name} must be a finite number above 0, got {value!r:.80}")
+        for name in ("method", "effort", "date", "gpu"):
+            if not isinstance(getattr(self, name), str):
+                raise CacheError(f"{name} must be a text, got {getattr(self, name)!r:.80}")
+        if type(self.trials) is not int or not 0 <= self.trials < _MAX_TRIALS:
+            raise CacheError(f"trials must be an integer of at least 0, got {self.trials!r:.80}")
+
+    @property
+    def beats_torch(self) -> bool:
+        """Whether an own kernel won by more than the margin, its whole interval above 1."""
+        if self.config.kernel == "torch" or self.ratio is None:
+            return False
+        return self.ratio >= MARGIN and (self.ratio_low or self.ratio) > 1
+
+    def better_than(self, other: "CacheEntry") -> bool:
+        """Whether this one is the better measured of two entries of one key."""
+        return self._quality() > other._quality()
+
+    def _quality(self) -> tuple[bool, int, str]:
+        return self.origin == "measured", self.trials, self.date
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready mapping of every field, unknown ones included."""
+        known = {
+            item.name: getattr(self, item.name) for item in fields(self) if item.name != "extra"
+        }
+        known["key"], known["config"] = self.key.to_dict(), self.config.to_dict()
+        known["versions"] = dict(self.versions)
+        return {**self.extra, **known}
+
+    @classmethod
+    def from_dict(cls, data: object) -> "CacheEntry":
+        """Inverse of to_dict; raises CacheError with the reason, SchemaError for a newer format."""
+        if not isinstance(data, dict):
+            raise CacheError(f"an entry must be an object, got {type(data).__name__}")
+        schema = data.get("schema")
+        if schema != SCHEMA or type(schema) is not int:
+            newer = isinstance(schema, int) and schema > SCHEMA
+            raise (SchemaError if newer else CacheError)(
+                f"schema must be {SCHEMA}, got {schema!r:.80}"
+            )
+        known = {item.name for item in fields(cls)} - {"extra"}
+        values = {name: value for name, value in data.items() if name in known}
+        missing = {"key", "config", "time_us"} - set(values)
+        if missing:
+            raise CacheError(f"an entry must have {', '.join(sorted(missing))}")
+        versions = values.get("versions") or {}
+        values["versions"] = versions if isinstance(versions, dict) else {}
+        try:
+            values["config"] = GemmConfig.from_dict(values["config"])
+        except ConfigError as error:
+            raise CacheError(str(error)) from None
+        values["key"] = CacheKey.from_dict(values["key"])
+        extra = {name: value for name, value in data.items() if name not in known}
+        return cls(**values, extra=extra)
+
+    def to_json(self) -> str:
+        """The entry as indented JSON text with sorted names."""
+        return dump_json(self.to_dict())
+
+    @classmethod
+    def from_json(cls, text: str) -> "CacheEntry":
+        """Inverse of to_json; raises CacheError with the reason."""
+        try:
+            return cls.from_dict(json.loads(text, parse_constant=refuse_constant))
+        except (ValueError, RecursionError) as error:
+            raise CacheError(f"not a JSON text: {error}") from None
+
+
+def dump_json(data: object) -> str:
+    """Diff-friendly JSON text: indented, names sorted, a newline at the end."""
+    return json.dumps(data, indent=1, sort_keys=True) + "\n"
+
+
+_MAX_NUMBER = 1e12  # microseconds, some eleven days: no product takes longer
+_MAX_TRIALS = 2**31
+_NUMBERS = ("time_us", "torch_us", "ratio", "ratio_low", "ratio_high", "host_us")
+
+
+def _positive(value: object) -> bool:
+    return isinstance(value, (int, float)) and type(value) is not bool and 0 < value < _MAX_NUMBER
+
+
+def refuse_constant(constant: str) -> float:
+    """Reject NaN and the infinities, which Python's reader takes for numbers."""
+    raise ValueError(f"{constant} is not a JSON number")

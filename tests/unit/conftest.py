@@ -1,0 +1,116 @@
+"""Problems, keys and entries that several test files build on."""
+
+import os
+from dataclasses import replace
+from operator import attrgetter
+
+import pytest
+import torch
+
+from autoswizzle import dispatch, operands
+from autoswizzle.cache.entry import CacheEntry
+from autoswizzle.cache.key import key_for
+from autoswizzle.cache.store import shared_store
+from autoswizzle.config import TORCH, GemmConfig
+from autoswizzle.dispatch import dispatcher
+from autoswizzle.hardware import find_gpu
+from autoswizzle.problem import GemmProblem
+from autoswizzle.settings import settings
+
+
+@pytest.fixture
+def h200():
+    return find_gpu("H200")
+
+
+@pytest.fixture
+def entry_for(h200):
+    """Builds a measured entry: entry_for("64x128x256:fp16:nn", ratio=1.1, ...)."""
+
+    def build(problem="64x128x256:fp16:nn", *, gpu=h200, source="aaaa", triton=(3, 6), **changes):
+        problem = GemmProblem.parse(problem) if isinstance(problem, str) else problem
+        config = changes.pop("config", GemmConfig(block_m=64, block_n=64, num_stages=2))
+        source = "" if config == TORCH else source
+        entry = CacheEntry(
+            key=key_for(problem, gpu, source, triton),
+            config=config,
+            time_us=10.0,
+            torch_us=12.0,
+            ratio=1.2,
+            ratio_low=1.15,
+            ratio_high=1.25,
+            host_us=8.0,
+            method="sustained",
+            trials=40,
+            effort="standard",
+            date="2026-11-29T12:00:00Z",
+            gpu=gpu.name,
+            versions={"torch": "2.13.0", "cuda": "13.0"},
+        )
+        return replace(entry, **changes)
+
+    return build
+
+
+class Kernels:
+    """Stands for our kernels on the CPU: multiplies with torch and records what it was asked."""
+
+    def __init__(self):
+        self.calls = []
+        self.error = None
+
+    def __call__(self, config, problem, a, b, out):
+        if self.error is not None:
+            raise self.error
+        assert a.shape == (problem.m, problem.k)
+        assert b.shape == (problem.k, problem.n)
+        assert out.shape == (problem.m, problem.n)
+        self.calls.append((config, problem))
+        # like a kernel, it writes memory behind autograd's back
+        out.data.copy_(torch.mm(a.data, b.data))
+
+    @property
+    def problems(self):
+        return [str(problem) for _, problem in self.calls]
+
+
+@pytest.fixture
+def fresh(monkeypatch, tmp_path):
+    """A process state of its own: settings from an empty environment, an empty user cache."""
+    for name in list(os.environ):
+        if name.startswith("AUTOSWIZZLE_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("AUTOSWIZZLE_CACHE_DIR", str(tmp_path / "user"))
+    monkeypatch.setattr("autoswizzle.cache.store.SHIPPED", tmp_path / "shipped")
+    singletons = (settings, shared_store, dispatcher)
+    for singleton in singletons:
+        singleton.cache_clear()
+    yield tmp_path / "user"
+    for singleton in singletons:
+        singleton.cache_clear()
+
+
+@pytest.fixture
+def fake_gpu(fresh, monkeypatch, h200):
+    """CPU tensors count as an H200's, and Kernels stands for our kernels."""
+    kernels = Kernels()
+    monkeypatch.setattr(operands, "on_gpu", attrgetter("is_cpu"))
+    monkeypatch.setattr(dispatch, "gpu_of", lambda device: h200)
+    monkeypatch.setattr(dispatch, "run_kernel", kernels)
+    monkeypatch.setattr(dispatch, "source_of", {"pointer": "aaaa", "torch": ""}.get)
+    monkeypatch.setattr(dispatch, "triton_version", lambda: (3, 6))
+    return kernels
+
+
+@pytest.fixture
+def tuned(fake_gpu, entry_for, monkeypatch):
+    """Every problem is tuned: decide answers with a small config."""
+    real = dispatch.Dispatcher._decide
+
+    def decide(self, problem, gpu):
+        if self.settings.disabled:
+            return real(self, problem, gpu)
+        return dispatch.Decision(problem, GemmConfig(block_m=16, block_n=32), "cache", "a test")
+
+    monkeypatch.setattr(dispatch.Dispatcher, "_decide", decide)
+    return fake_gpu
