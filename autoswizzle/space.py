@@ -28,6 +28,7 @@ _SETTLED = ("swizzle", "scheduling", "flatten")  # what does not make another ti
 MAX_ACCUMULATORS = 256  # fp32 accumulators a thread can hold (255 registers a thread)
 
 MAX_SPLIT_K = 32  # partial sums of a tile that its last program adds
+MAX_SPLIT_ADDED = 64  # of a slice of the tile, beside their addresses: 128 spills, ptxas 12.8
 MAX_SPLIT_WAVES = 8  # work items an SM, when k is split: a larger grid needs no split
 
 _DEFAULTS = {item.name: item.default for item in fields(GemmConfig)}
@@ -159,6 +160,10 @@ def _wgmma_split(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | No
     steps = -(-problem.k // config.block_k)
     if config.split_k > min(steps, MAX_SPLIT_K):
         return f"split_k must be in 1..{min(steps, MAX_SPLIT_K)}, got {config.split_k}"
+    threads = 8 * 32  # of the consumers, one of 8 warps or two of 4
+    added = config.block_m * config.block_n // config.epilogue_subtile // threads
+    if added > MAX_SPLIT_ADDED:
+        return f"a thread must add <= {MAX_SPLIT_ADDED} partial sums at once, got {added}"
     grid_m, grid_n = grid(config, problem)
     items, most = grid_m * grid_n * config.split_k, MAX_SPLIT_WAVES * gpu.num_sms
     if items > most:
