@@ -11,19 +11,32 @@ if TYPE_CHECKING:
     from autoswizzle.config import GemmConfig
     from autoswizzle.dispatch import Decision, explain, export_cache, load_cache
     from autoswizzle.errors import AutoswizzleError
+    from autoswizzle.forecast import rank, simulate
+    from autoswizzle.hardware import Gpu
     from autoswizzle.ops import matmul, prepare
     from autoswizzle.problem import GemmProblem
+    from autoswizzle.simulator.order import tile_order
+    from autoswizzle.simulator.ranking import Prediction
+    from autoswizzle.tuning import TuneReport, tune
 
 __all__ = [
     "AutoswizzleError",
     "Decision",
     "GemmConfig",
     "GemmProblem",
+    "Gpu",
+    "Prediction",
+    "TuneReport",
     "explain",
     "export_cache",
     "load_cache",
     "matmul",
     "prepare",
+    "rank",
+    "simulate",
+    "smem",
+    "tile_order",
+    "tune",
 ]
 
 _HOMES = {
@@ -31,18 +44,27 @@ _HOMES = {
     "Decision": "dispatch",
     "GemmConfig": "config",
     "GemmProblem": "problem",
+    "Gpu": "hardware",
+    "Prediction": "simulator.ranking",
+    "TuneReport": "tuning",
     "explain": "dispatch",
     "export_cache": "dispatch",
     "load_cache": "dispatch",
     "matmul": "ops",
     "prepare": "ops",
+    "rank": "forecast",
+    "simulate": "forecast",
+    "smem": "smem",
+    "tile_order": "simulator.order",
+    "tune": "tuning",
 }
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  # what a module attribute is
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"autoswizzle.{_HOMES[name]}"), name)
+    module = import_module(f"autoswizzle.{_HOMES[name]}")
+    value = module if name == "smem" else getattr(module, name)
     globals()[name] = value  # the next use finds it without this function
     return value
 

@@ -46,7 +46,14 @@ class UnavailableError(AutoswizzleError, RuntimeError):
 
 
 class CandidateError(AutoswizzleError, RuntimeError):
-    """One configuration can't be used; the search records it and goes on."""
+    """One configuration can't be used; the search records it and goes on.
+
+    kind: the class of failure that reports count by, the exception's own name by default.
+    """
+
+    def __init__(self, message: str, kind: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind or type(self).__name__
 
 
 class CompileError(CandidateError):

@@ -274,3 +274,9 @@ def _run_tool(command: list[str]) -> str | None:
         return None
     done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     return done.stdout if done.returncode == 0 else None
+
+
+def driver_version() -> str | None:
+    """The NVIDIA driver's version, from the driver's tool; None without one."""
+    answer = _run_tool(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"])
+    return answer.strip().splitlines()[0] if answer and answer.strip() else None

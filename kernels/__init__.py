@@ -1,20 +1,28 @@
 """GEMM kernels: run one, compile one for a GPU that is not here, hash its source.
 
-run(config, problem, a, b, out), compile_for(config, problem, gpu) and source_hash(kernel) are
-loaded at first use, so importing this package imports neither torch nor triton.
+run and bind (config, problem, a, b, out), compile_for(config, problem, gpu), source_hash(kernel)
+and current_source(kernel) are loaded at first use, so that importing this package imports neither
+torch nor triton.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from autoswizzle.kernels.bound import bind
     from autoswizzle.kernels.launch import run
     from autoswizzle.kernels.offline import compile_for
-    from autoswizzle.kernels.source import source_hash
+    from autoswizzle.kernels.source import current_source, source_hash
 
-__all__ = ["compile_for", "run", "source_hash"]
+__all__ = ["bind", "compile_for", "current_source", "run", "source_hash"]
 
-_HOMES = {"compile_for": "offline", "run": "launch", "source_hash": "source"}
+_HOMES = {
+    "bind": "bound",
+    "compile_for": "offline",
+    "current_source": "source",
+    "run": "launch",
+    "source_hash": "source",
+}
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  # what a module attribute is

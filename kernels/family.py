@@ -31,15 +31,41 @@ MODULES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Scratch:
+    """Memory that each launch has to itself, by the parameter that takes it.
+
+    counter: int32 elements, zeroed on the launch's stream. partials: fp32 elements, as they are.
+    A parameter of either name gets None from a Scratch without such elements.
+    """
+
+    counter: int = 0
+    partials: int = 0
+
+    def allocate(self, device: "device") -> dict[str, Any]:
+        """The tensors of one launch, None for those without elements.
+
+        Its own for every launch keeps apart launches that overlap: on other streams, or as replays
+        of CUDA graphs that captured them.
+        """
+        import torch
+
+        values: dict[str, Any] = {"counter": None, "partials": None}
+        if self.counter:
+            values["counter"] = torch.zeros(self.counter, dtype=torch.int32, device=device)
+        if self.partials:
+            values["partials"] = torch.empty(self.partials, dtype=torch.float32, device=device)
+        return values
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """One launch of a kernel, before its grid is known.
 
     kernel: the jit function. args: its run-time arguments by parameter name (tensors, integers,
     host tensor descriptors). constants: its constexprs by name. options: of the compiler
     (num_warps, num_stages, maxnreg). tiles: output tiles; the grid is tiles programs, or for a
-    persistent kernel as many as are resident at once, if that is fewer. dynamic: the kernel has a
-    parameter `counter`, left out of args, to which the launcher gives a zeroed int32 of its own for
-    each launch (None when not dynamic, and for kernels without one).
+    persistent kernel as many as are resident at once, if that is fewer. scratch: memory of each
+    launch's own, left out of args.
     """
 
     kernel: Any
@@ -48,19 +74,11 @@ class Call:
     constants: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     persistent: bool = False
-    dynamic: bool = False
+    scratch: Scratch = Scratch()
 
     def arguments(self, device: "device") -> dict[str, Any]:
-        """Every parameter's value, in order; a dynamic kernel's counter is allocated anew.
-
-        A counter of its own for every launch, zeroed on the launch's stream, keeps apart launches
-        that overlap: on other streams, or as replays of CUDA graphs that captured them.
-        """
-        import torch
-
-        values = {"counter": None, **self.args, **self.constants}
-        if self.dynamic:
-            values["counter"] = torch.zeros(1, dtype=torch.int32, device=device)
+        """Every parameter's value, in order, with scratch on device."""
+        values = {**self.scratch.allocate(device), **self.args, **self.constants}
         return {name: values[name] for name in self.kernel.arg_names}
 
 

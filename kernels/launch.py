@@ -2,7 +2,10 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from autoswizzle.config import GemmConfig
 from autoswizzle.errors import LaunchError, ProblemError
@@ -12,41 +15,41 @@ from autoswizzle.kernels.family import Call, family
 from autoswizzle.problem import GemmProblem
 from autoswizzle.simulator.resources import Resources, resident_blocks
 
-if TYPE_CHECKING:
-    from torch import Tensor, device
-
 INTERPRETED_PROGRAMS = 4  # of a persistent kernel in the interpreter: few, so that they loop
 
 
-def run(config: GemmConfig, problem: GemmProblem, a: "Tensor", b: "Tensor", out: "Tensor") -> None:
+def run(config: GemmConfig, problem: GemmProblem, a: Tensor, b: Tensor, out: Tensor) -> None:
     """out[m, n] = a[m, k] @ b[k, n] on a's device and its current stream.
 
     The operands are those of problem, of any strides that the kernel allows. Under
     TRITON_INTERPRET=1 they are CPU tensors. The first call of a configuration compiles. Raises
     ProblemError for other extents, CompileError, and LaunchError when the launch is refused.
     """
-    _check_extents(problem, a, b, out)
+    check_extents(problem, a, b, out)
     call = family(config.kernel).call(config, problem, a, b, out)
     if interpreted(call):
         programs = min(call.tiles, INTERPRETED_PROGRAMS) if call.persistent else call.tiles
         call.kernel[(programs,)](**call.arguments(a.device))
         return
-    if a.device.type != "cuda":
-        raise LaunchError(f"operands must be on a CUDA device, got {a.device}")
     with current_device(a.device):
-        kernel, resources = load(call, a.device)
+        kernel, resources = load(call)
         grid = (programs_of(call, resources, a.device), 1, 1)
+        arguments = call.arguments(a.device)
         try:
-            kernel[grid](*call.arguments(a.device).values())
+            kernel[grid](*arguments.values())
         except RuntimeError as error:  # what triton's launcher raises for a driver error
             raise LaunchError(f"{config}: {error}") from error
 
 
-def load(call: Call, device: "device") -> tuple[Any, Resources]:
-    """The compiled kernel, loaded on device (the current one), and what it takes of an SM."""
+def load(call: Call) -> tuple[Any, Resources]:
+    """The compiled kernel, loaded on the current device, and what it takes of an SM.
+
+    Raises CompileError.
+    """
+    arguments = call.arguments(torch.device("meta"))
     with compile_errors():
-        kernel = call.kernel.warmup(**call.arguments(device), **call.options, grid=(1,))
-        kernel.run  # noqa: B018  # loads the binary: the property is triton's only way to ask
+        kernel = call.kernel.warmup(**arguments, **call.options, grid=(1,))
+        kernel._init_handles()  # loads the binary; unlike kernel.run it also fails the second time
     resources = Resources(
         registers=kernel.n_regs,
         shared_bytes=kernel.metadata.shared,
@@ -55,7 +58,7 @@ def load(call: Call, device: "device") -> tuple[Any, Resources]:
     return kernel, resources
 
 
-def programs_of(call: Call, resources: Resources, device: "device") -> int:
+def programs_of(call: Call, resources: Resources, device: torch.device) -> int:
     """The launch's programs: every tile, or for a persistent kernel at most what is resident."""
     if not call.persistent:
         return call.tiles
@@ -74,10 +77,13 @@ def interpreted(call: Call) -> bool:
 
 
 @contextmanager
-def current_device(device: "device") -> Iterator[None]:
-    """Triton launches on the current device: make it device for a while, if it is another."""
-    import torch
+def current_device(device: torch.device) -> Iterator[None]:
+    """Triton launches on the current device: make it device for a while, if it is another.
 
+    Raises LaunchError for a device that is not CUDA's.
+    """
+    if device.type != "cuda":
+        raise LaunchError(f"operands must be on a CUDA device, got {device}")
     if torch.cuda.current_device() == device.index:
         yield
     else:
@@ -85,7 +91,8 @@ def current_device(device: "device") -> Iterator[None]:
             yield
 
 
-def _check_extents(problem: GemmProblem, a: "Tensor", b: "Tensor", out: "Tensor") -> None:
+def check_extents(problem: GemmProblem, a: Tensor, b: Tensor, out: Tensor) -> None:
+    """Raise ProblemError unless the operands have the problem's extents."""
     m, n, k = problem.m, problem.n, problem.k
     expected = {"a": (m, k), "b": (k, n), "out": (m, n)}
     for (name, shape), operand in zip(expected.items(), (a, b, out), strict=True):

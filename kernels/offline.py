@@ -3,8 +3,12 @@
 import re
 import subprocess
 import tempfile
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from autoswizzle.config import GemmConfig
 from autoswizzle.errors import CompileError, UnavailableError
@@ -14,9 +18,6 @@ from autoswizzle.kernels.family import Call, family
 from autoswizzle.kernels.launch import interpreted
 from autoswizzle.problem import ALIGNMENT, TORCH_NAMES, GemmProblem
 from autoswizzle.simulator.resources import Resources, why_infeasible
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 MAX_TENSOR_MEMORY = 512  # columns of a Blackwell SM's tensor memory (PTX ISA, tcgen05)
 
@@ -61,11 +62,14 @@ def compiled(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Any:  # noqa
         return _compile(call, gpu.capability)
 
 
-def meta_operands(problem: GemmProblem) -> tuple["Tensor", "Tensor", "Tensor"]:
-    """a, b and out without memory, laid out and aligned as problem says."""
-    import torch
+def meta_operands(problem: GemmProblem) -> tuple[Tensor, Tensor, Tensor]:
+    """a, b and out without memory, laid out and aligned as problem says.
 
-    def operand(rows: int, cols: int, transposed: bool, dtype: str) -> "Tensor":
+    An unaligned problem is one by its extents, or else by bases at odd elements.
+    """
+    odd_base = not problem.aligned and replace(problem, aligned=None).aligned
+
+    def operand(rows: int, cols: int, transposed: bool, dtype: str) -> Tensor:
         inner = rows if transposed else cols
         element = getattr(torch, TORCH_NAMES[dtype])
         if problem.aligned:
@@ -73,7 +77,7 @@ def meta_operands(problem: GemmProblem) -> tuple["Tensor", "Tensor", "Tensor"]:
             inner = -(-inner // unit) * unit
         strides = (1, inner) if transposed else (inner, 1)
         base = torch.empty(2**62 // 16, dtype=element, device="meta")
-        return base.as_strided((rows, cols), strides, 0 if problem.aligned else 1)
+        return base.as_strided((rows, cols), strides, 1 if odd_base else 0)
 
     m, n, k = problem.m, problem.n, problem.k
     return (
@@ -85,7 +89,6 @@ def meta_operands(problem: GemmProblem) -> tuple["Tensor", "Tensor", "Tensor"]:
 
 def _compile(call: Call, capability: int) -> Any:  # noqa: ANN401
     """Compile for "cuda" capability as JITFunction.run does for the current device."""
-    import torch
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, make_backend

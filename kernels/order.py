@@ -19,20 +19,18 @@ def log_side(swizzle: str, grid_m: int, grid_n: int) -> int:
 
 
 @triton.jit
-def tile_at(
-    index, grid_m, grid_n, SWIZZLE: tl.constexpr, GROUP_SIZE: tl.constexpr, LOG_SIDE: tl.constexpr
-):
+def tile_at(index, grid_m, grid_n, SWIZZLE: tl.constexpr, group_size, LOG_SIDE: tl.constexpr):
     """(tile_m, tile_n) of the index-th visited tile of a grid_m x grid_n grid."""
     if SWIZZLE == "row":
         tile_m, tile_n = index // grid_n, index % grid_n
     elif SWIZZLE == "column":
         tile_m, tile_n = index % grid_m, index // grid_m
     elif SWIZZLE == "grouped":
-        tile_m, tile_n, _ = _grouped(index, grid_m, grid_n, GROUP_SIZE)
+        tile_m, tile_n, _ = _grouped(index, grid_m, grid_n, group_size)
     elif SWIZZLE == "grouped_n":
-        tile_n, tile_m, _ = _grouped(index, grid_n, grid_m, GROUP_SIZE)
+        tile_n, tile_m, _ = _grouped(index, grid_n, grid_m, group_size)
     elif SWIZZLE == "serpentine":
-        tile_m, tile_n, group = _grouped(index, grid_m, grid_n, GROUP_SIZE)
+        tile_m, tile_n, group = _grouped(index, grid_m, grid_n, group_size)
         tile_n = tl.where(group % 2 == 1, grid_n - 1 - tile_n, tile_n)
     elif SWIZZLE == "morton":
         tile_m, tile_n = _morton(index, grid_m, grid_n, LOG_SIDE)
@@ -45,11 +43,11 @@ def tile_at(
 
 
 @triton.jit
-def _grouped(index, grid_m, grid_n, GROUP_SIZE: tl.constexpr):
-    """(tile_m, tile_n, group) of groups GROUP_SIZE rows high, walked down the rows first; the last
+def _grouped(index, grid_m, grid_n, group_size):
+    """(tile_m, tile_n, group) of groups group_size rows high, walked down the rows first; the last
     group is divided by its actual height.
     """
-    height = tl.minimum(GROUP_SIZE, grid_m)  # height * grid_n stays within the grid, hence int32
+    height = tl.minimum(group_size, grid_m)  # height * grid_n stays within the grid, hence int32
     group = index // (height * grid_n)
     first = group * height
     actual = tl.minimum(grid_m - first, height)

@@ -35,6 +35,13 @@ def source_hash(kernel: str) -> str:
     return digest.hexdigest()
 
 
+def current_source(kernel: str) -> str | None:
+    """The source hash an entry of this kernel must have: "" for torch, None for no such family."""
+    if kernel == "torch":
+        return ""
+    return source_hash(kernel) if kernel in MODULES else None
+
+
 def normalised(tree: ast.AST) -> Any:  # noqa: ANN401  # nested tuples of text
     """The tree as nested tuples, without positions, docstrings and fields that are empty."""
     found: list[Any] = [type(tree).__name__]

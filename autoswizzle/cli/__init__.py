@@ -1,1 +1,5 @@
-"""cli"""
+"""The command line, `autoswizzle`."""
+
+from autoswizzle.cli.app import main
+
+__all__ = ["main"]

@@ -1,1 +1,1 @@
-"""report"""
+"""What a user reads: tables, JSON and plots."""

@@ -12,12 +12,12 @@ from math import hypot, sqrt
 from autoswizzle.config import GemmConfig
 from autoswizzle.hardware import Gpu
 from autoswizzle.problem import GemmProblem
-from autoswizzle.simulator.resources import uses_wgmma
+from autoswizzle.simulator.resources import copies_asynchronously, uses_wgmma
 from autoswizzle.space import grid
 
 # Read on an H200, 2026-11-29 (docs/predictor.md says from what); elsewhere they scale with the
 # catalogue's rates, bandwidth and SM count.
-PEAK_SHARE = {"pointer": 0.70, "tma": 0.75, "wgmma": 0.80, "mma_sync": 0.40}  # of the peak rate
+PEAK_SHARE = {"pointer": 0.61, "tma": 0.64, "wgmma": 0.72, "mma_sync": 0.35}  # of the peak rate
 MMA_SYNC_SHARE = 0.6  # of what wgmma reaches, on GPUs that have it
 DRAM_SHARE = 0.90  # of the catalogue's bandwidth: 4.3 of 4.8 TB/s in a device-to-device copy
 L2_BYTES_PER_SM_US = 75_000  # that an SM takes from L2 in a microsecond: 10 TB/s over 132 SMs
@@ -80,7 +80,8 @@ def _arithmetic(
     """Rounds of blocks, the last one as full as it is; a partial tile costs a whole one."""
     steps = -(-problem.k // config.block_k // config.split_k)
     step = _step(config, problem, gpu)
-    stall = LOAD_LATENCY_US / (config.num_stages - 1) if config.num_stages > 1 else LOAD_LATENCY_US
+    ahead = config.num_stages - 1 if copies_asynchronously(config, problem) else 0
+    stall = LOAD_LATENCY_US / ahead if ahead else LOAD_LATENCY_US + step
     whole, rest = divmod(items, blocks * gpu.num_sms)
     last = -(-rest // gpu.num_sms)
     time = whole * max(blocks * step, stall)

@@ -21,6 +21,7 @@ segments, each linear.
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,67 +81,85 @@ def replay(waves: Iterable[Wave], operands: Operands, capacity: int) -> Traffic:
 
 def traffic(launch: Launch, capacity: int) -> Traffic:
     """What replay of launch.waves() counts, in closed form. capacity: bytes the cache holds."""
-    require_positive("capacity", capacity)
-    return _count(launch.reuse(), launch.kinds(), capacity // launch.itemsize, launch.itemsize)
+    return _traffic(Distances(launch.reuse(), launch.kinds()), launch.itemsize, capacity)
 
 
 def traffic_of(waves: Iterable[Wave], operands: Operands, capacity: int) -> Traffic:
     """What replay counts for any work, in closed form over its aligned pieces (work.cut)."""
+    return _traffic(Distances(*cut(waves, operands)), operands.itemsize, capacity)
+
+
+def _traffic(distances: "Distances", itemsize: int, capacity: int) -> Traffic:
     require_positive("capacity", capacity)
-    reuse, kinds = cut(waves, operands)
-    return _count(reuse, kinds, capacity // operands.itemsize, operands.itemsize)
-
-
-def _count(reuse: Reuse, kinds: Kinds, capacity: int, itemsize: int) -> Traffic:
-    """Sizes are counted in elements, capacity too."""
-    lengths, depths = kinds.segments()
-    steps_by_kind = (depths > 0) @ lengths  # touches of a tile, over all its steps
-    elements_by_kind = depths @ lengths  # their elements along k
-    hits = hit_elements = 0
-    for touches, steps in (
-        (reuse.carried, _carried_hits(reuse, lengths, depths, capacity)),
-        (reuse.repeated, _repeated_hits(reuse, lengths, depths, capacity)),
-    ):
-        hits += int(steps.sum())
-        along_k = (steps * depths[reuse.kind[touches]]).sum(axis=1)
-        hit_elements += int(along_k @ reuse.extent[touches])
-    misses = int(steps_by_kind[reuse.kind].sum()) - hits
-    miss_elements = int(elements_by_kind[reuse.kind] @ reuse.extent) - hit_elements
-    return Traffic(hits, misses, hit_elements * itemsize, miss_elements * itemsize)
-
-
-def _repeated_hits(reuse: Reuse, lengths: Ints, depths: Ints, capacity: int) -> Ints:
-    """Hits of each touch repeated in its wave, (touches, segments)."""
-    own = depths[reuse.kind[reuse.repeated]]
-    steps = np.where(own > 0, lengths, 0)
-    if ((reuse.of_wave @ depths).max(axis=0) <= capacity).all():
-        return steps
-    distance = reuse.between[reuse.repeated] @ depths + own * reuse.extent[reuse.repeated, None]
-    return np.where(distance <= capacity, steps, 0)
-
-
-def _carried_hits(reuse: Reuse, lengths: Ints, depths: Ints, capacity: int) -> Ints:
-    """Hits of each touch of a tile from an earlier wave, (touches, segments).
-
-    In a segment of n steps, step s has the distance rest + (n-1-s) * late + s * early + same.
-    """
-    late, early = reuse.late @ depths, reuse.early @ depths
-    late_total, early_total = late * lengths, early * lengths
-    later = late_total.sum(axis=1, keepdims=True) - late_total.cumsum(axis=1)
-    earlier = early_total.cumsum(axis=1) - early_total
-    own = depths[reuse.kind[reuse.carried]]
-    room = (
-        capacity - later - earlier - (lengths - 1) * late - own * reuse.extent[reuse.carried, None]
+    elements = capacity // itemsize
+    return distances.traffic(
+        distances.carried_within(elements), distances.repeated_within(elements), itemsize
     )
 
-    def steps_within(same: Ints) -> Ints:
-        return np.where(own > 0, _steps_below(room - same, early - late, lengths), 0)
 
-    # What lies between two touches in one step hardly ever matters; if it can, it is counted.
-    most = steps_within(np.zeros_like(late))
-    if np.array_equal(most, steps_within(late + early)):
-        return most
-    return steps_within(reuse.between[reuse.carried] @ depths)
+class Distances:
+    """Reuse distances of a run, in elements, over segments of k steps in which they are linear.
+
+    lengths: k steps of each segment, (segments,). own: extent times depth of each carried touch's
+    tile, (carried, segments), 0 where it has no step. first, slope: the distance of a carried touch
+    in step s of a segment is first + s * slope, own included, besides what lies between its two
+    touches in one step (same).
+    """
+
+    def __init__(self, reuse: Reuse, kinds: Kinds) -> None:
+        self.reuse = reuse
+        self.lengths, self._depths = kinds.segments()
+        self.own = self._sizes(reuse.carried)
+        late, early = reuse.late @ self._depths, reuse.early @ self._depths
+        late_total, early_total = late * self.lengths, early * self.lengths
+        later = late_total.sum(axis=1, keepdims=True) - late_total.cumsum(axis=1)
+        earlier = early_total.cumsum(axis=1) - early_total
+        self.first = later + earlier + (self.lengths - 1) * late + self.own
+        self.slope = early - late
+        self._most_same = late + early
+
+    @property
+    def same(self) -> Ints:
+        """Distance of each carried touch within its step, (carried, segments)."""
+        return self.reuse.between_carried @ self._depths
+
+    def carried_within(self, capacity: int) -> Ints:
+        """Steps in which each carried touch is within capacity elements, (carried, segments)."""
+        room = capacity - self.first
+        # What lies between two touches in one step hardly ever matters; if it can, it is counted.
+        most = self._steps(room)
+        if np.array_equal(most, self._steps(room - self._most_same)):
+            return most
+        return self._steps(room - self.same)
+
+    def repeated_within(self, capacity: int) -> Ints:
+        """Steps in which each touch repeated in its wave is within capacity elements."""
+        own = self._sizes(self.reuse.repeated)
+        steps = np.where(own > 0, self.lengths, 0)
+        if ((self.reuse.of_wave @ self._depths) <= capacity).all():
+            return steps
+        return np.where(self.reuse.between_repeated @ self._depths + own <= capacity, steps, 0)
+
+    def traffic(self, carried: NDArray[Any], repeated: NDArray[Any], itemsize: int) -> Traffic:
+        """Totals from the steps in which each carried and each repeated touch hits."""
+        hits = carried.sum() + repeated.sum()
+        elements = (carried * self.own).sum()
+        elements += (repeated * self._sizes(self.reuse.repeated)).sum()
+        touched = (self._depths > 0) @ self.lengths
+        depths = self._depths @ self.lengths
+        misses = touched[self.reuse.kind].sum() - hits
+        missed = depths[self.reuse.kind] @ self.reuse.extent - elements
+        return Traffic(
+            round(hits), round(misses), round(elements) * itemsize, round(missed) * itemsize
+        )
+
+    def _steps(self, room: Ints) -> Ints:
+        return np.where(self.own > 0, _steps_below(room, self.slope, self.lengths), 0)
+
+    def _sizes(self, touches: Ints) -> Ints:
+        """Elements of each touch's tile in each segment, (touches, segments)."""
+        sizes = self._depths[self.reuse.kind[touches]] * self.reuse.extent[touches, None]
+        return np.asarray(sizes)
 
 
 def _steps_below(room: Ints, slope: Ints, lengths: Ints) -> Ints:

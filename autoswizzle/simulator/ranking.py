@@ -1,7 +1,9 @@
 """What a configuration will do to a problem, and which configurations to try first."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from bisect import insort
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 from autoswizzle.config import GemmConfig
@@ -9,10 +11,21 @@ from autoswizzle.errors import ArgumentError, ConfigError
 from autoswizzle.hardware import Gpu
 from autoswizzle.problem import GemmProblem
 from autoswizzle.simulator.cost import dram_write_bytes, terms
-from autoswizzle.simulator.lru import traffic
+from autoswizzle.simulator.l2 import measured_traffic
+from autoswizzle.simulator.lru import Traffic, traffic
 from autoswizzle.simulator.resources import Resources, estimate, resident_blocks, why_infeasible
 from autoswizzle.simulator.work import Launch
-from autoswizzle.space import candidates, grid, why_illegal
+from autoswizzle.space import candidates, grid, orders, tiles, why_illegal
+
+_MODELS: Mapping[str, Callable[[Launch, Gpu, GemmProblem], Traffic]] = {
+    "lru": lambda launch, gpu, _: traffic(launch, gpu.l2_effective_bytes),
+    "l2": lambda launch, gpu, problem: measured_traffic(
+        launch, gpu, problem.out_itemsize if launch.split_k == 1 else 4
+    ),
+}
+
+
+_TILES = 16  # whose orders shortlist ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +53,19 @@ class Prediction:
 
 
 def predict(
-    problem: GemmProblem, config: GemmConfig, gpu: Gpu, resources: Resources | None = None
+    problem: GemmProblem,
+    config: GemmConfig,
+    gpu: Gpu,
+    resources: Resources | None = None,
+    model: str = "lru",
 ) -> Prediction:
     """Predict one configuration, from a compiled kernel's resources or the closed form's.
 
-    Raises ConfigError with the reason when config is illegal or no block of it fits.
+    model: of the L2, "lru" (whole-tile LRU of the effective capacity) or "l2" (as DRAM counters
+    show it, l2.py). Raises ConfigError with the reason when config is illegal or no block of it
+    fits.
     """
+    _require_model(model)
     reason = why_illegal(config, problem, gpu)
     if reason is None and config.kernel == "torch":
         reason = "kernel must be one of ours to be predicted, got 'torch'"
@@ -54,7 +74,7 @@ def predict(
         reason = why_infeasible(resources, gpu)
     if reason is not None or resources is None:
         raise ConfigError(f"{config}: {reason}")
-    return _predicted(problem, config, gpu, resident_blocks(resources, gpu))
+    return _predicted(problem, config, gpu, resident_blocks(resources, gpu), model)
 
 
 def rank(
@@ -62,44 +82,82 @@ def rank(
     gpu: Gpu,
     top: int = 20,
     configs: Iterable[GemmConfig] | None = None,
+    model: str = "lru",
 ) -> list[Prediction]:
     """The `top` configurations of least predicted time, then least DRAM traffic.
 
     configs: the ones to rank, every candidate by default; those that are illegal or do not fit are
-    left out. A prediction is only finished while it can still be among the best: its time with the
-    least possible traffic bounds it from below.
+    left out. A prediction is only finished while it can still be among the best: reading each
+    operand once bounds its traffic and so its time from below.
     """
+    _require_model(model)
     if type(top) is not int or top < 1:
         raise ArgumentError(f"top must be an integer of at least 1, got {top!r}")
     if configs is None:
         configs = candidates(problem, gpu)
     else:
         configs = (c for c in configs if c.kernel != "torch" and not why_illegal(c, problem, gpu))
+    least_bytes = problem.min_bytes - dram_write_bytes(problem)
     bounded = []
     for config in configs:
         blocks = resident_blocks(estimate(config, problem, gpu), gpu)
         if blocks:
-            bounded.append((_least_time(problem, config, gpu, blocks), blocks, config))
+            least = terms(config, problem, gpu, blocks, least_bytes).total
+            bounded.append((least, blocks, config))
     bounded.sort(key=lambda entry: entry[0])
     best: list[Prediction] = []
     for least, blocks, config in bounded:
-        if len(best) >= top and least > best[top - 1].time_us:
+        if len(best) == top and _order(best[-1]) <= (least, least_bytes):
             break
-        best.append(_predicted(problem, config, gpu, blocks))
-        best = sorted(best, key=_order)[:top]
+        insort(best, _predicted(problem, config, gpu, blocks, model), key=_order)
+        del best[top:]
     return best
+
+
+def shortlist(
+    problem: GemmProblem, gpu: Gpu, count: int = 200, model: str = "lru"
+) -> list[Prediction]:
+    """Up to count predictions to try first: the best order of each promising tile, then the second
+    best of each, and so on.
+
+    Many configurations share one predicted time, as the model does not see all that tells them
+    apart; a search that starts with different tiles learns more than from the best ones of rank.
+    Of a tile's stages the deepest of the least time is taken.
+    """
+    _require_model(model)
+    least_bytes = problem.min_bytes - dram_write_bytes(problem)
+    bounded: dict[GemmConfig, tuple[float, int, int, GemmConfig]] = {}
+    for config in tiles(problem, gpu):
+        blocks = resident_blocks(estimate(config, problem, gpu), gpu)
+        if blocks:
+            least = terms(config, problem, gpu, blocks, least_bytes).total
+            found = (least, -config.num_stages, blocks, config)
+            key = replace(config, num_stages=1)
+            bounded[key] = min(found, bounded.get(key, found), key=lambda entry: entry[:2])
+    promising = sorted(bounded.values(), key=lambda entry: entry[:2])[:_TILES]
+    columns = [
+        sorted(
+            (_predicted(problem, order, gpu, blocks, model) for order in orders(config)), key=_order
+        )
+        for _, _, blocks, config in promising
+    ]
+    columns.sort(key=lambda column: _order(column[0]))
+    rows = zip_longest(*columns)
+    return [found for row in rows for found in row if found is not None][:count]
+
+
+def _require_model(model: str) -> None:
+    if model not in _MODELS:
+        raise ArgumentError(f"model must be one of {', '.join(_MODELS)}, got {model!r}")
 
 
 def _order(prediction: Prediction) -> tuple[float, int]:
     return prediction.time_us, prediction.dram_read_bytes
 
 
-def _least_time(problem: GemmProblem, config: GemmConfig, gpu: Gpu, blocks: int) -> float:
-    operands = problem.min_bytes - dram_write_bytes(problem)
-    return terms(config, problem, gpu, blocks, operands).total
-
-
-def _predicted(problem: GemmProblem, config: GemmConfig, gpu: Gpu, blocks: int) -> Prediction:
+def _predicted(
+    problem: GemmProblem, config: GemmConfig, gpu: Gpu, blocks: int, model: str
+) -> Prediction:
     resident = blocks * gpu.num_sms
     grid_m, grid_n = grid(config, problem)
     items = problem.batch * grid_m * grid_n * config.split_k
@@ -108,7 +166,7 @@ def _predicted(problem: GemmProblem, config: GemmConfig, gpu: Gpu, blocks: int) 
         problem.itemsize, config.swizzle, config.group_size, min(resident, items), problem.batch,
         config.split_k,
     )  # fmt: skip
-    operands = traffic(launch, gpu.l2_effective_bytes)
+    operands = _MODELS[model](launch, gpu, problem)
     parts = terms(config, problem, gpu, blocks, operands.miss_bytes)
     return Prediction(
         problem=problem,

@@ -1,15 +1,20 @@
 """What a kernel takes of an SM, in closed form, and how many of its blocks an SM holds."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from autoswizzle.config import GemmConfig
+from autoswizzle.errors import ConfigError
 from autoswizzle.hardware import REGISTER_UNIT, WARP_SIZE, Gpu
 from autoswizzle.problem import GemmProblem
+from autoswizzle.smem import tile_layout, warp_grid
 
 MAX_REGISTERS = 255  # of a thread, sm_80 to sm_120 [CPG]
 MAX_BLOCK_WARPS = 32  # of a block, sm_80 to sm_120 [CPG]
 SHARED_UNIT = 128  # bytes a block's shared memory is rounded up to, sm_80 to sm_120 [CPG]
 SUB_PARTITIONS = 4  # of an SM; each has a quarter of the registers and of the warps
+REGISTER_BYTES = 4
+BARRIER_BYTES = 8  # of an mbarrier [PTX ISA]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +72,14 @@ def _round_up(value: int, unit: int) -> int:
 
 
 def estimate(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources:
-    """What config takes for problem on gpu, without compiling it."""
-    tile = config.block_m * config.block_n
-    accumulators = tile // (WARP_SIZE * config.num_warps)
-    stage = (config.block_m + config.block_n) * config.block_k * problem.itemsize
-    return Resources(
-        min(accumulators + 64, MAX_REGISTERS), config.num_stages * stage, config.num_warps
-    )
+    """What config takes for problem on gpu, without compiling it.
+
+    Shared memory is what triton 3.6 allocates; registers are a fit over compiled kernels, see
+    docs/predictor.md. Raises ConfigError for a kernel that is not one of ours.
+    """
+    if config.kernel not in _ESTIMATES:
+        raise ConfigError(f"kernel must be one of {', '.join(_ESTIMATES)}, got {config.kernel!r}")
+    return _ESTIMATES[config.kernel](config, problem, gpu)
 
 
 def uses_wgmma(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> bool:
@@ -81,3 +87,107 @@ def uses_wgmma(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> bool:
     if gpu.capability != 90 or config.kernel == "mma_sync" or problem.rate == "fp32":
         return False
     return config.block_m >= 64 and config.num_warps % 4 == 0
+
+
+def copies_asynchronously(config: GemmConfig, problem: GemmProblem) -> bool:
+    """Whether loads run ahead of the arithmetic: runs of at least 4 bytes, a cp.async's least."""
+    return config.kernel != "pointer" or bool(problem.aligned) or problem.itemsize >= 4
+
+
+def _pointer(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources:
+    """A wgmma or tcgen05 reads one stage while others load, so it keeps one buffer more."""
+    in_tensor_memory = gpu.capability == 100 and config.block_m >= 64 and problem.rate != "fp32"
+    asynchronous = uses_wgmma(config, problem, gpu) or in_tensor_memory
+    buffers = max(config.num_stages - (not asynchronous), 1)
+    if not copies_asynchronously(config, problem):
+        buffers = 2 if in_tensor_memory else 1
+    shared = buffers * _stage_bytes(config, problem)
+    threads = WARP_SIZE * config.num_warps
+    accumulators = 0 if in_tensor_memory else config.block_m * config.block_n // threads
+    if problem.aligned:  # an address, or more, for each 16 bytes a thread copies in a step
+        copies = sum(
+            max(1, block * config.block_k * problem.itemsize / 16 / threads)
+            for block in (config.block_m, config.block_n)
+        )
+        held = 32 + copies * (5 if config.persistent else 3)
+    else:
+        held = 20 + 5 * _stage_bytes(config, problem) / 4 / threads
+    return _resources(config, accumulators + held, shared + in_tensor_memory * 2 * BARRIER_BYTES)
+
+
+def _tma(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources:
+    """A loop over tiles keeps buffers of its own for C; the while loop of dynamic scheduling
+    reuses those of A and B. An m-major A has barriers apart from B's.
+    """
+    operands = config.num_stages * _stage_bytes(config, problem)
+    barriers = config.num_stages * BARRIER_BYTES
+    if problem.layout[0] == "t":
+        barriers += _round_up(barriers, 16)
+    out = _out_bytes(config, problem)
+    shared = max(operands, out) if config.scheduling == "dynamic" else operands + out
+    accumulators = config.block_m * config.block_n // (WARP_SIZE * config.num_warps)
+    return _resources(config, accumulators + 30, shared + barriers)
+
+
+def _wgmma(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources:
+    """C leaves through one or two buffers of a slice; barriers and queues to within 64 bytes."""
+    stores = min(config.epilogue_subtile, 2) * _out_bytes(config, problem)
+    shared = config.num_stages * (_stage_bytes(config, problem) + BARRIER_BYTES) + stores
+    dynamic = config.scheduling == "dynamic"
+    if config.warp_specialize == "none":
+        accumulators = config.block_m * config.block_n // (WARP_SIZE * config.num_warps)
+        return Resources(accumulators + 26, shared + dynamic * 108, config.num_warps)
+    if config.warp_specialize == "pingpong":
+        shared += stores + 200  # each consumer stores a tile of its own
+    else:
+        shared += 124 if config.num_warps == 8 else 176
+    shared += config.num_stages * BARRIER_BYTES + dynamic * 136
+    # Eight consumer warps and a producer, in warp groups of four: they start with the registers an
+    # SM has for three groups, and trade them afterwards.
+    return Resources(168, shared, 12)
+
+
+def _mma_sync(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources:
+    """C lies over the ring of A and B; a warp holds its fragments of a whole k step."""
+
+    def tile(kind: str, lines: int, inner: int, itemsize: int) -> int:
+        row_bytes = tile_layout(kind, inner, itemsize).row_bytes
+        return lines * row_bytes - (row_bytes - inner * itemsize)  # the last line needs no padding
+
+    stages, block_k = config.num_stages, config.block_k
+    ring = 0
+    for kind, block, by_k in (
+        (config.smem_a, config.block_m, problem.layout[0] == "n"),
+        (config.smem_b, config.block_n, problem.layout[1] == "t"),
+    ):
+        lines, inner = (block, block_k) if by_k else (block_k, block)
+        ring += tile(kind, stages * lines, inner, problem.itemsize)
+    shared = max(ring, tile(config.smem_c, config.block_m, config.block_n, 4))
+    warps_m, warps_n = warp_grid(config.block_m, config.block_n, config.num_warps)
+    operands = (config.block_m // warps_m + config.block_n // warps_n) * block_k
+    fragments = operands * problem.itemsize // (REGISTER_BYTES * WARP_SIZE)
+    accumulators = config.block_m * config.block_n // (WARP_SIZE * config.num_warps)
+    return _resources(config, accumulators + fragments, shared)
+
+
+_ESTIMATES: Mapping[str, Callable[[GemmConfig, GemmProblem, Gpu], Resources]] = {
+    "pointer": _pointer,
+    "tma": _tma,
+    "wgmma": _wgmma,
+    "mma_sync": _mma_sync,
+}
+
+
+def _resources(config: GemmConfig, registers: float, shared_bytes: int) -> Resources:
+    cap = min(config.max_registers or MAX_REGISTERS, MAX_REGISTERS)
+    needed = _round_up(int(registers), 8)
+    spilled = max(0, needed - cap) * REGISTER_BYTES
+    return Resources(min(needed, cap), shared_bytes, config.num_warps, spilled)
+
+
+def _stage_bytes(config: GemmConfig, problem: GemmProblem) -> int:
+    return (config.block_m + config.block_n) * config.block_k * problem.itemsize
+
+
+def _out_bytes(config: GemmConfig, problem: GemmProblem) -> int:
+    return config.block_m * config.block_n * problem.out_itemsize // config.epilogue_subtile

@@ -1,8 +1,8 @@
 """Reuse of operand tiles over waves of work, independent of K, k step and capacity.
 
 Sizes here are extents, elements along m or n: a tile's bytes are its extent times the depth of its
-k step times the element size, which lru.py puts in. Extents are kept apart by kind: tiles of one
-kind have the same k steps.
+k step times the element size, which lru.py puts in. Extents are summed by kind: tiles of one kind
+have the same k steps.
 """
 
 import math
@@ -17,76 +17,112 @@ _DENSE_WAVES = 1024  # up to here a wave x wave table costs less than counting r
 
 
 class Reuse:
-    """The touches of a run and what lies between two touches of a tile, all per one k step.
+    """The touches of a run in one k step, and what lies between two touches of a tile.
 
-    Touches are numbered in order; a touch is cold (its tile's first), carried (its tile was last
-    touched in an earlier wave) or repeated (in the same wave).
+    A touch is new in its wave (cold: its tile's first; carried: its tile was last touched in an
+    earlier wave) or repeated there.
     """
 
     def __init__(self, wave: Ints, tiles: Ints, extents: Ints, kinds: Ints) -> None:
-        """Wave of each piece of work, ascending, shape (pieces,); its two tile ids, (pieces, 2);
-        extent and kind of each tile id.
+        """Wave of each piece of work, ascending, shape (pieces,); its tile ids, (pieces, 2).
+
+        extents, kinds: of each tile id.
         """
         touched = tiles.ravel()
         self._wave = np.repeat(wave, 2)
+        self._waves = int(wave[-1]) + 1
         self._previous = previous_touch(touched)
-        self.kind, self.extent = kinds[touched], extents[touched]
-        last_wave = np.where(self._previous < 0, -1, self._wave[self._previous])
-        self._last_wave = last_wave
-        self.cold = np.flatnonzero(last_wave < 0)
-        self.carried = np.flatnonzero((last_wave >= 0) & (last_wave < self._wave))
-        self.repeated = np.flatnonzero(last_wave == self._wave)
+        self._last_wave = np.where(self._previous < 0, -1, self._wave[self._previous])
         self._num_kinds = int(kinds.max()) + 1
+        self.kind, self.extent = kinds[touched], extents[touched]
+        new = self._last_wave < self._wave
+        self._new = np.flatnonzero(new)
+        self.carried = np.flatnonzero(new & (self._last_wave >= 0))
+        self.repeated = np.flatnonzero(~new)
 
-    @cached_property
+    @property
     def late(self) -> Ints:
         """Of each carried touch: extent of waves v..w-1, v its tile's last wave and w its own."""
-        return self._extent_of(self._last_wave[self.carried], self._wave[self.carried] - 1)
+        return self._extents[0]
 
-    @cached_property
+    @property
     def early(self) -> Ints:
         """Of each carried touch: extent of waves v+1..w. Shape (carried, kinds), like late."""
-        return self._extent_of(self._last_wave[self.carried] + 1, self._wave[self.carried])
+        return self._extents[1]
 
-    @cached_property
+    @property
     def of_wave(self) -> Ints:
-        """Extent each wave touches in one step, shape (waves, kinds)."""
-        waves = np.arange(self._wave[-1] + 1)
-        return self._extent_of(waves, waves)
+        """Extent of each wave, shape (waves, kinds)."""
+        return self._extents[2]
+
+    @property
+    def waves_apart(self) -> Ints:
+        """Of each carried touch: waves from its tile's last touch to it."""
+        apart: Ints = self._wave[self.carried] - self._last_wave[self.carried]
+        return apart
 
     @cached_property
-    def between(self) -> Ints:
-        """Of each touch: extent of the other tiles touched since its tile's last touch.
+    def _extents(self) -> list[Ints]:
+        last, own = self._last_wave[self.carried], self._wave[self.carried]
+        waves = np.arange(self._waves)
+        found = self._extent_of(
+            np.concatenate((last, last + 1, waves)), np.concatenate((own - 1, own, waves))
+        )
+        return np.split(found, (len(own), 2 * len(own)))
 
-        Shape (touches, kinds).
+    @cached_property
+    def between_carried(self) -> Ints:
+        """Of each carried touch: extent of the other tiles touched since its tile's last touch.
+
+        Those are the tiles new in their wave before the touch and not touched in an earlier wave
+        after that last touch, less those that were done by then. Shape (carried, kinds).
         """
-        touches = np.arange(len(self._wave))
-        return self._distinct(self._previous + 1, touches)
+        since = self._previous[self.carried]
+        ended = np.ones(len(self._wave), bool)
+        ended[self._previous[self.repeated]] = False
+        done = np.cumsum(self._by_kind(np.arange(len(ended))) * ended[:, None], axis=0)
+        before = np.searchsorted(self._new, self.carried)
+        seen = sum_below(self._previous[self._new], self._by_kind(self._new), before, since)
+        between: Ints = seen - done[since]
+        return between
+
+    @cached_property
+    def between_repeated(self) -> Ints:
+        """The same of each repeated touch, (repeated, kinds)."""
+        since = self._previous[self.repeated]
+        extents = self._by_kind(np.arange(len(self._wave)))
+        seen = sum_below(self._previous, extents, self.repeated, since)
+        return seen - np.cumsum(extents, axis=0)[since]
 
     def _extent_of(self, first: Ints, last: Ints) -> Ints:
         """Extent of the distinct tiles that waves first..last touch in one step, per kind."""
-        if self._wave[-1] < _DENSE_WAVES:
-            table = self._wave_table
-            return table[last + 1, first] - table[first, first]
-        starts = np.searchsorted(self._wave, np.arange(self._wave[-1] + 2))
-        return self._distinct(starts[first], starts[last + 1])
+        if self._waves <= _DENSE_WAVES:
+            table = self._wave_table()
+            within: Ints = table[last + 1, first] - table[first, first]
+            return within
+        waves, extents = self._wave[self._new], self._by_kind(self._new)
+        before = np.concatenate((np.zeros_like(extents[:1]), np.cumsum(extents, axis=0)))
+        stop = np.searchsorted(waves, last + 1)
+        touched = sum_below(self._last_wave[self._new], extents, stop, first)
+        return touched - before[np.searchsorted(waves, first)]
 
-    @cached_property
     def _wave_table(self) -> Ints:
         """[x, v]: extent of touches in waves below x whose tile was last touched before wave v."""
-        waves = int(self._wave[-1]) + 1
-        new = np.flatnonzero(self._last_wave < self._wave)
-        at = (self._wave[new] * (waves + 1) + self._last_wave[new] + 1) * self._num_kinds
-        shape = (waves, waves + 1, self._num_kinds)
-        counted = np.bincount(at + self.kind[new], self.extent[new], minlength=math.prod(shape))
+        shape = (self._waves, self._waves + 1, self._num_kinds)
+        place = self._wave[self._new] * shape[1] + self._last_wave[self._new] + 1
+        counted = np.bincount(
+            place * self._num_kinds + self.kind[self._new],
+            self.extent[self._new],
+            minlength=math.prod(shape),
+        )
         by_last_wave = counted.astype(np.int64).reshape(shape).cumsum(axis=1)
         return np.concatenate((np.zeros_like(by_last_wave[:1]), by_last_wave.cumsum(axis=0)))
 
-    def _distinct(self, first: Ints, stop: Ints) -> Ints:
-        """Extent of the distinct tiles among touches first..stop-1, per kind."""
-        weights = np.zeros((len(self._wave), self._num_kinds), np.int64)
-        weights[np.arange(len(self._wave)), self.kind] = self.extent
-        return sum_below(self._previous + 1, weights, first, stop, first + 1)
+    def _by_kind(self, touches: Ints) -> Ints:
+        """Extent of each touch in the column of its kind, (touches, kinds)."""
+        extents = np.zeros((len(touches), self._num_kinds), np.int64)
+        extents[np.arange(len(touches)), self.kind[touches]] = self.extent[touches]
+        return extents
 
 
 def previous_touch(tiles: Ints) -> Ints:
@@ -99,25 +135,26 @@ def previous_touch(tiles: Ints) -> Ints:
     return previous
 
 
-def sum_below(values: Ints, weights: Ints, first: Ints, stop: Ints, bound: Ints) -> Ints:
-    """Of each query: the sum of weights[i] over first <= i < stop with values[i] < bound.
+def sum_below(values: Ints, weights: Ints, stop: Ints, bound: Ints) -> Ints:
+    """Of each query: the sum of weights[i] over i < stop with values[i] < bound.
 
-    values (n,), weights (n, columns), queries (q,); returns (q, columns). A wavelet matrix, walked
-    bit by bit as it is built: O((n + q) log max(values)).
+    values (n,) >= -1, weights (n, columns), queries (q,); returns (q, columns). A wavelet matrix,
+    walked bit by bit as it is built: O((n + q) log n) for values below n.
     """
-    total = np.zeros((len(first), weights.shape[1]), np.int64)
+    total = np.zeros((len(stop), weights.shape[1]), np.int64)
+    values, bound = values + 1, bound + 1
+    start = np.zeros_like(stop)
     highest = int(max(values.max(), bound.max(initial=0)))
     for bit in reversed(range(highest.bit_length())):
         low = (values >> bit & 1) == 0
-        low_before = np.concatenate(([0], np.cumsum(low)))
-        low_weight = np.zeros((len(values) + 1, weights.shape[1]), np.int64)
-        np.cumsum(weights * low[:, None], axis=0, out=low_weight[1:])
-        take = (bound >> bit & 1) == 1  # everything low in this bit is below the bound
-        total += np.where(take[:, None], low_weight[stop] - low_weight[first], 0)
-        first, stop = (
-            np.where(take, low_before[-1] + at - low_before[at], low_before[at])
-            for at in (first, stop)
-        )
         order = np.concatenate((np.flatnonzero(low), np.flatnonzero(~low)))
+        low_before = np.concatenate(([0], np.cumsum(low)))
+        lows = low_before[-1]
         values, weights = values[order], weights[order]
+        summed = np.concatenate((np.zeros_like(weights[:1]), np.cumsum(weights, axis=0)))
+        take = (bound >> bit & 1) == 1  # all that are low in this bit are below the bound
+        low_start, low_stop = low_before[start], low_before[stop]
+        total += np.where(take[:, None], summed[low_stop] - summed[low_start], 0)
+        start = np.where(take, lows + start - low_start, low_start)
+        stop = np.where(take, lows + stop - low_stop, low_stop)
     return total

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from autoswizzle.config import SWIZZLES, GemmConfig
-from autoswizzle.errors import ProblemError
+from autoswizzle.errors import LaunchError, ProblemError
 from autoswizzle.kernels import run
 from autoswizzle.problem import GemmProblem
 
@@ -43,6 +43,23 @@ def check(config, m, n, k, dtype="fp16", layout="nn"):
     assert base.isnan().all(), f"{config} wrote outside out"
 
 
+def check_aligned(config, m, n, k, dtype="fp16", layout="nn"):
+    """As check, on operands that tensor maps can address."""
+    a = in_poison(ints(m, k, dtype, 1), layout[0] == "t", 8, -(m if layout[0] == "t" else k) % 8)
+    b = in_poison(ints(k, n, dtype, 2), layout[1] == "t", 8, -(k if layout[1] == "t" else n) % 8)
+    wide = n + -n % 8 + 8
+    base = torch.full(((m + 4) * wide,), NAN, dtype=DTYPES[dtype])
+    out = base.as_strided((m, n), (wide, 1), 2 * wide + 8)
+    run(config, GemmProblem(m, n, k, dtype, layout, aligned=True), a, b, out)
+    assert torch.equal(out.double(), a.double() @ b.double()), (config, m, n, k)
+    out.fill_(NAN)
+    assert base.isnan().all(), f"{config} wrote outside out"
+
+
+def tma(**changes):
+    return config(kernel="tma", persistent=True, **changes)
+
+
 def config(**changes):
     return GemmConfig(**{"block_m": 16, "block_n": 16, "block_k": 16, **changes})
 
@@ -70,7 +87,7 @@ def test_layouts_and_dtypes(layout, dtype, persistent):
     check(config(persistent=persistent), 33, 17, 33, dtype, layout)
 
 
-@pytest.mark.parametrize("blocks", itertools.product((16, 64), (32, 128), (16, 64)))
+@pytest.mark.parametrize("blocks", list(itertools.product((16, 64), (32, 128), (16, 64))))
 def test_poison_past_the_extents_never_leaks(blocks):
     block_m, block_n, block_k = blocks
     check(config(block_m=block_m, block_n=block_n, block_k=block_k), 17, 19, 33)
@@ -94,6 +111,43 @@ def test_whole_k_blocks(k):
 @pytest.mark.parametrize("extents", [(1, 1, 1), (1, 40, 16), (40, 1, 16), (16, 16, 1)])
 def test_unit_extents(extents):
     check(config(), *extents)
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tma_layouts_and_dtypes(layout, dtype):
+    check_aligned(tma(), 33, 17, 35, dtype, layout)
+
+
+@pytest.mark.parametrize("swizzle", SWIZZLES)
+@pytest.mark.parametrize("changes", [{"flatten": True}, {"scheduling": "dynamic"}])
+def test_tma_orders_on_ragged_grids(swizzle, changes):
+    for grid_m, grid_n in [(5, 3), (1, 4)]:
+        check_aligned(tma(swizzle=swizzle, **changes), 16 * grid_m - 1, 16 * grid_n - 3, 20)
+
+
+@pytest.mark.parametrize("subtile", [1, 2, 4])
+def test_tma_epilogue_subtiles(subtile):
+    check_aligned(tma(block_n=64, epilogue_subtile=subtile), 30, 90, 20)
+
+
+@pytest.mark.parametrize("extents", [(1, 1, 1), (1, 40, 16), (40, 1, 16), (16, 16, 1)])
+@pytest.mark.parametrize("layout", ["nn", "tt"])
+def test_tma_unit_extents(extents, layout):
+    check_aligned(tma(), *extents, layout=layout)
+
+
+def test_tma_refuses_what_it_can_not_address():
+    problem = GemmProblem(16, 16, 16, "fp16")
+    good, out = ints(16, 16), torch.empty(16, 16, dtype=torch.float16)
+    odd = in_poison(good)
+    for name, operands in {
+        "a": (odd, good, out),
+        "b": (good, good.t(), out),
+        "out": (good, good, torch.empty(16, 20, dtype=torch.float16)[:, :16]),
+    }.items():
+        with pytest.raises(LaunchError, match=rf"{name} must have a base and an outer stride"):
+            run(tma(), problem, *operands)
 
 
 def test_zero_strides_steps_and_transposed_out():

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoswizzle.config import SWIZZLES
 from autoswizzle.errors import ArgumentError
 from autoswizzle.hardware import MIB
 from autoswizzle.simulator.lru import Traffic, replay, traffic, traffic_of
+from autoswizzle.simulator.random_work import random_capacity, random_launch, random_waves
 from autoswizzle.simulator.work import Item, Launch, Operands
 
 DATA = Path(__file__).parents[1] / "data"
@@ -89,42 +89,6 @@ def test_gluon_kernel_counters_with_30_mib():
     ]
     assert sum(abs(ratio - 1) <= 0.03 for ratio in ratios) == 18
     assert sum(abs(ratio - 1) <= 0.16 for ratio in ratios) == 26
-
-
-def random_launch(draw):
-    block_m, block_n, block_k = (draw.choice((1, 2, 3, 4, 8)) for _ in range(3))
-    return Launch(
-        draw.randint(1, 40), draw.randint(1, 40), draw.randint(1, 40), block_m, block_n, block_k,
-        itemsize=draw.choice((1, 2, 4)), swizzle=draw.choice(SWIZZLES),
-        group_size=draw.randint(1, 6), concurrency=draw.randint(1, 30),
-        batch=draw.choice((1, 1, 1, 2, 3)), split_k=draw.choice((1, 1, 2, 3, 5)),
-    )  # fmt: skip
-
-
-def random_waves(draw):
-    """Programs with any rows, columns and k ranges, several items each: stream-K and worse."""
-    extents = [tuple(draw.randint(1, 6) for _ in range(draw.randint(1, 5))) for _ in range(2)]
-    operands = Operands(*extents, draw.randint(1, 30), draw.randint(1, 4), draw.choice((1, 2, 4)))
-    grain = draw.choice((1, 2, 3, 4))
-    edges = [*range(0, operands.steps, grain), operands.steps]
-
-    def item():
-        first, stop = sorted(draw.sample(edges, 2))
-        return Item(draw.randrange(len(extents[0])), draw.randrange(len(extents[1])), first, stop)
-
-    longest = draw.choice((1, 3))
-    waves = [
-        [[item() for _ in range(draw.randint(1, longest))] for _ in range(draw.randint(1, 6))]
-        for _ in range(draw.randint(1, 5))
-    ]
-    return waves, operands
-
-
-def random_capacity(draw, operands):
-    """From nothing fits to everything fits."""
-    everything = operands.itemsize * operands.k
-    everything *= sum(operands.row_extents) + sum(operands.column_extents)
-    return max(1, draw.randint(1, everything * 6 // 5) // draw.choice((1, 1, 1, 3, 10, 50)))
 
 
 @given(st.randoms(use_true_random=False))

@@ -1,0 +1,99 @@
+"""The typer application: its commands, its global options, and what an error becomes."""
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Annotated
+
+import typer
+
+from autoswizzle.cli import bench, cache, demo, doctor, explain, order, predict, smem, tune
+from autoswizzle.cli.failures import (
+    BAD_ARGUMENTS,
+    FAILED,
+    INTERRUPTED,
+    UsageError,
+    complain,
+    exit_code,
+    usage_message,
+)
+from autoswizzle.errors import AutoswizzleError
+from autoswizzle.settings import settings
+
+app = typer.Typer(
+    help="Find, keep and reuse the fastest GEMM configuration for each problem on each GPU.",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.command()(demo.demo)
+app.command()(tune.tune)
+app.command()(bench.bench)
+app.command()(predict.rank)
+app.command()(predict.simulate)
+app.command()(order.order)
+app.command()(smem.smem)
+app.command()(explain.explain)
+app.command()(doctor.doctor)
+app.add_typer(cache.app, name="cache")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"autoswizzle {metadata.version('autoswizzle')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print it and exit."
+        ),
+    ] = False,
+) -> None:
+    """Options of the program itself."""
+
+
+def _prepare() -> None:
+    """Check the environment and send the package's log to stderr."""
+    logger = logging.getLogger("autoswizzle")
+    logger.setLevel(settings().log_level.upper())
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+    logger.handlers = [handler]
+
+
+def run(args: Sequence[str]) -> int:
+    """Run one command line and return its exit code; see failures."""
+    try:
+        if "--help" not in args:  # help must work in a broken environment too
+            _prepare()
+        code = app(args=args, prog_name="autoswizzle", standalone_mode=False)
+        sys.stdout.flush()
+    except UsageError as error:
+        complain(usage_message(error, args))
+        return BAD_ARGUMENTS
+    except AutoswizzleError as error:
+        complain(error)
+        return exit_code(error)
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    except BrokenPipeError:
+        # The reader of stdout is gone; the interpreter's own flush at exit would complain again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except OSError as error:
+        complain(f"{error.filename or 'output'}: {error.strerror or error}")
+        return FAILED
+    if code == INTERRUPTED:  # typer makes it of a KeyboardInterrupt, too
+        complain("interrupted")
+    return code if isinstance(code, int) else 0
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    sys.exit(run(sys.argv[1:]))

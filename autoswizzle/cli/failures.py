@@ -1,0 +1,58 @@
+"""How a command fails: one line on stderr and the exit code that goes with it."""
+
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+
+from autoswizzle.errors import ArgumentError
+
+FAILED, BAD_ARGUMENTS, INTERRUPTED = 1, 2, 130
+
+# typer brings its own copy of click's exceptions or imports click, depending on its version;
+# the base of its public BadParameter is the same class either way.
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+
+
+def one_line(message: object) -> str:
+    """The message with every run of white space made one blank."""
+    return " ".join(str(message).split())
+
+
+def complain(message: object) -> None:
+    """Print one line on stderr."""
+    print(f"error: {one_line(message)}", file=sys.stderr)
+
+
+def note(message: object) -> None:
+    """Print one line on stderr that is no error."""
+    print(one_line(message), file=sys.stderr)
+
+
+def usage_message(error: Exception, args: Sequence[str]) -> str:
+    """A UsageError as one sentence that names the bad text and the legal form."""
+    usage: Any = error
+    message, context = usage.format_message().rstrip("."), usage.ctx
+    if type(error) is typer.BadParameter:
+        name = usage.param.opts[0]
+        message = usage.message.removeprefix(f"{name.lstrip('-')} ")
+        return f"{name} {message}" if message.startswith("must ") else f"{name}: {message}"
+    if context is None:  # an option without its value; the message names it
+        return str(message)
+    if hasattr(usage, "possibilities"):  # no such option
+        negative = next((arg for arg in args if re.match(r"-\d", arg)), None)
+        if negative and negative.startswith(usage.option_name):
+            return f"an extent must be an integer of at least 1, got {negative!r}"
+        options = [param.opts[0] for param in context.command.params if param.opts[0][0] == "-"]
+        return f"{usage.message}; the options are {', '.join(options)}"
+    if message.startswith(("No such command", "Missing command")):
+        names = ", ".join(context.command.commands)
+        return f"{message}; the commands are {names} ({context.command_path} --help says more)"
+    return f"{message}; {context.get_usage()}"
+
+
+def exit_code(error: Exception) -> int:
+    """2 for what the caller got wrong, 1 for work that failed."""
+    return BAD_ARGUMENTS if isinstance(error, ArgumentError) else FAILED

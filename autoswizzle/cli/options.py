@@ -1,0 +1,180 @@
+"""Options and arguments that several commands share, each parsed in one place."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from autoswizzle.cli.failures import note
+from autoswizzle.errors import ArgumentError, UnavailableError
+from autoswizzle.hardware import CATALOGUE, MIB, Gpu, detect, find_gpu
+from autoswizzle.problem import TEXT_FORM, GemmProblem
+from autoswizzle.toolchain import triton_version
+
+T = TypeVar("T")
+
+DEFAULT_GPU = "H200"  # assumed where there is no GPU and none is named
+
+
+def parsed(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """The parser as typer wants it: defaults pass through, an ArgumentError names the option."""
+
+    def parse_text(value: str | T) -> T:
+        if not isinstance(value, str):
+            return value  # a default
+        try:
+            return parse(value)
+        except ArgumentError as error:
+            raise typer.BadParameter(str(error)) from error
+
+    return parse_text
+
+
+def integer(least: int) -> Callable[[str], int]:
+    """Parser of an integer of at least `least`."""
+
+    def parse(text: str) -> int:
+        if not _is_extent(text) or int(text) < least:
+            raise ArgumentError(f"must be an integer of at least {least}, got {text!r}")
+        return int(text)
+
+    return parsed(parse)
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise ArgumentError(f"must be a number above 0, got {text!r}")
+    return value
+
+
+positive = parsed(_positive)
+
+
+def choice(*legal: str) -> Callable[[str], str]:
+    """Parser of one of the legal words."""
+
+    def parse(text: str) -> str:
+        if text not in legal:
+            raise ArgumentError(f"must be one of {', '.join(legal)}, got {text!r}")
+        return text
+
+    return parsed(parse)
+
+
+def extents(form: str, example: str) -> Callable[[str], tuple[int, ...]]:
+    """Parser of as many integers joined by x as example has, which form names."""
+    count = example.count("x") + 1
+
+    def parse(text: str) -> tuple[int, ...]:
+        parts = text.split("x")
+        if len(parts) != count or not all(_is_extent(part) for part in parts):
+            raise ArgumentError(f"must be {form}, like {example}, got {text!r}")
+        return tuple(map(int, parts))
+
+    return parsed(parse)
+
+
+def _is_extent(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 19
+
+
+def output_file(suffixes: tuple[str, ...] = ()) -> Callable[[str], Path]:
+    """Parser of a file that can be written: its folder exists, its suffix is a legal one."""
+
+    def parse(text: str) -> Path:
+        path = Path(text)
+        if suffixes and path.suffix.lower() not in suffixes:
+            raise ArgumentError(f"must end in one of {', '.join(suffixes)}, got {text!r}")
+        if not path.parent.is_dir() or path.is_dir():
+            raise ArgumentError(f"must be a file in a folder that exists, got {text!r}")
+        return path
+
+    return parsed(parse)
+
+
+Problem = Annotated[
+    GemmProblem,
+    typer.Argument(parser=parsed(GemmProblem.parse), metavar="PROBLEM", help=TEXT_FORM),
+]
+GpuName = Annotated[
+    Gpu | None,
+    typer.Option(
+        "--gpu",
+        parser=parsed(find_gpu),
+        metavar="NAME",
+        help=f"{', '.join(gpu.name for gpu in CATALOGUE)}. Default: this machine's, "
+        f"or {DEFAULT_GPU} where there is none.",
+    ),
+]
+NumSms = Annotated[
+    int | None,
+    typer.Option("--num-sms", parser=integer(1), metavar="N", help="Override the SM count."),
+]
+L2Mb = Annotated[
+    float | None,
+    typer.Option(
+        "--l2-mb", parser=positive, metavar="MIB", help="Override the effective L2 capacity."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Device = Annotated[
+    int,
+    typer.Option(
+        "--device",
+        parser=integer(0),
+        metavar="N",
+        help="CUDA device, counted among those visible.",
+    ),
+]
+GroupSize = Annotated[
+    int | None,
+    typer.Option(
+        "--group-size",
+        parser=integer(1),
+        metavar="N",
+        help="Tiles a group is high (grouped, serpentine) or wide (grouped_n).",
+    ),
+]
+
+
+def gpu_line(gpu: Gpu) -> str:
+    """The GPU and what of it the model uses."""
+    return f"{gpu.name} ({gpu.num_sms} SMs, {gpu.l2_effective_bytes / MIB:g} MiB of L2 effective)"
+
+
+def need_triton() -> None:
+    """Raise UnavailableError where triton is not installed."""
+    if triton_version() is None:
+        raise UnavailableError("this needs triton, which is not installed: pip install triton")
+
+
+def present_gpu(device: int) -> Gpu:
+    """The facts of a CUDA device that torch can use.
+
+    Raises UnavailableError without one, HardwareError for a number beyond those visible.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        built = torch.version.cuda is not None
+        why = "torch finds none" if built else "torch is built without CUDA"
+        raise UnavailableError(f"no CUDA device {device}: {why}")
+    return detect(device)
+
+
+def chosen_gpu(named: Gpu | None, num_sms: int | None = None, l2_mb: float | None = None) -> Gpu:
+    """The GPU named, else this machine's, else the default with a note; then the overrides."""
+    gpu = named
+    if gpu is None:
+        try:
+            gpu = detect(0)
+        except UnavailableError:
+            note(f"no CUDA device here: assuming an {DEFAULT_GPU} (--gpu names another)")
+            gpu = find_gpu(DEFAULT_GPU)
+    return gpu.with_overrides(num_sms, l2_mb)

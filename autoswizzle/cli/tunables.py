@@ -1,0 +1,84 @@
+"""Options that spell a configuration."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from autoswizzle.cli.options import choice, extents, integer, parsed
+from autoswizzle.config import KERNELS, SWIZZLES, GemmConfig
+from autoswizzle.errors import ArgumentError, ConfigError
+from autoswizzle.hardware import Gpu
+from autoswizzle.problem import GemmProblem
+from autoswizzle.space import default_config
+
+
+def _assignment(text: str) -> tuple[str, Any]:
+    """FIELD=VALUE with the value in JSON, or as a bare word."""
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        raise ArgumentError(f"must be FIELD=VALUE, like split_k=2, got {text!r}")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        return name, value
+
+
+Kernel = Annotated[
+    str | None,
+    typer.Option(
+        "--kernel",
+        parser=choice(*(kernel for kernel in KERNELS if kernel != "torch")),
+        metavar="NAME",
+        help="Kernel family. Default: pointer.",
+    ),
+]
+Block = Annotated[
+    Any,
+    typer.Option(
+        "--block",
+        parser=extents("BLOCK_MxBLOCK_NxBLOCK_K", "128x256x64"),
+        metavar="MxNxK",
+        help="Elements of a tile and a k step.",
+    ),
+]
+SwizzleName = Annotated[
+    str | None,
+    typer.Option("--swizzle", parser=choice(*SWIZZLES), metavar="ORDER", help=", ".join(SWIZZLES)),
+]
+Warps = Annotated[int | None, typer.Option("--warps", parser=integer(1), metavar="N")]
+Stages = Annotated[
+    int | None,
+    typer.Option("--stages", parser=integer(1), metavar="N", help="k steps in flight."),
+]
+Persistent = Annotated[
+    bool, typer.Option("--persistent", help="Programs loop over tiles instead of one program each.")
+]
+Set = Annotated[
+    list[Any] | None,
+    typer.Option(
+        "--set",
+        parser=parsed(_assignment),
+        metavar="FIELD=VALUE",
+        help="Any other field of a configuration; repeatable.",
+    ),
+]
+
+
+def chosen_config(
+    problem: GemmProblem,
+    gpu: Gpu,
+    *,
+    block: tuple[int, ...] | None,
+    assignments: list[tuple[str, Any]],
+    **named: str | int | bool | None,
+) -> GemmConfig:
+    """The problem's default configuration with the fields the caller stated; ConfigError."""
+    changes: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+    if block is not None:
+        changes |= dict(zip(("block_m", "block_n", "block_k"), block, strict=True))
+    changes |= dict(assignments)
+    config = GemmConfig.from_dict({**default_config(problem, gpu).to_dict(), **changes})
+    if config.kernel == "torch":
+        raise ConfigError("kernel must be one of ours, which have a tile order, got 'torch'")
+    return config

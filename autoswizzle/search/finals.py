@@ -1,0 +1,85 @@
+"""The final of a search: does anything beat torch by the margin, beyond noise, on fresh data?"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from autoswizzle.config import TORCH, GemmConfig
+from autoswizzle.errors import ArgumentError
+from autoswizzle.search.measure import Measurement, Race
+from autoswizzle.search.statistics import median_interval
+
+RaceCall = Callable[[Sequence[GemmConfig], int], Race]
+
+
+@dataclass(frozen=True, slots=True)
+class Final:
+    """The outcome of a final.
+
+    winner: the configuration to use, torch unless another one beat it by the margin. fastest: the
+    fastest of ours; ratio: torch's time over its, ratio_low..ratio_high: 95 % confidence interval,
+    from the confirming race of the two. contenders: every measurement of the first race;
+    confirmed: those of the second (fastest, torch).
+    """
+
+    winner: GemmConfig
+    fastest: GemmConfig
+    ratio: float
+    ratio_low: float
+    ratio_high: float
+    contenders: tuple[Measurement, ...]
+    confirmed: tuple[Measurement, ...]
+
+    @property
+    def measurement(self) -> Measurement:
+        """The winner's confirming measurement."""
+        return next(item for item in self.confirmed if item.config == self.winner)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready mapping of every field."""
+        return {
+            **asdict(self),
+            "winner": self.winner.to_dict(),
+            "fastest": self.fastest.to_dict(),
+            "contenders": [item.to_dict() for item in self.contenders],
+            "confirmed": [item.to_dict() for item in self.confirmed],
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "Final":
+        """Inverse of to_dict; raises ArgumentError on a missing or unknown field."""
+        if not isinstance(data, dict) or set(data) != set(cls.__dataclass_fields__):
+            raise ArgumentError(f"final must have the fields of Final, got {data!r}")
+        parsed: dict[str, Any] = {
+            "winner": GemmConfig.from_dict(data["winner"]),
+            "fastest": GemmConfig.from_dict(data["fastest"]),
+            "contenders": tuple(map(Measurement.from_dict, data["contenders"])),
+            "confirmed": tuple(map(Measurement.from_dict, data["confirmed"])),
+        }
+        return cls(**{**data, **parsed})
+
+
+def run_final(finalists: Sequence[GemmConfig], race: RaceCall, margin: float) -> Final:
+    """Race the finalists and torch, then the fastest finalist and torch again.
+
+    race(configs, seed) times configs in turns on inputs of that seed, new for each race: the second
+    is free of the first one's luck. The fastest wins only if the whole confidence interval of
+    torch's time over its own lies above 1 + margin; otherwise torch wins.
+    """
+    first = race([*finalists, TORCH], 1)
+    ours = first.measurements[:-1]
+    fastest = min(ours, key=lambda item: item.time_us).config
+    second = race([fastest, TORCH], 2)
+    ratios = [theirs / our for our, theirs in zip(*second.rounds_us, strict=True)]
+    ratio, low, high = median_interval(ratios)
+    winner = fastest if low > 1 + margin else TORCH
+    return Final(winner, fastest, ratio, low, high, first.measurements, second.measurements)
+
+
+def finalists(measured: Sequence[Measurement], count: int, default: GemmConfig) -> list[GemmConfig]:
+    """The count fastest configurations of ours and, if it was measured, the default."""
+    ours = sorted(
+        (item for item in measured if item.config != TORCH), key=lambda item: item.time_us
+    )
+    chosen = [item.config for item in ours[:count]]
+    return chosen + [item.config for item in ours[count:] if item.config == default]

@@ -1,0 +1,261 @@
+"""The stored study of one problem on one GPU: a queue of configurations and a log of outcomes.
+
+An Optuna study holds one trial for each configuration. Its user attributes carry the configuration
+and the outcome; it has no Optuna parameters, whose choices could never change later. Trials are
+enqueued with their configuration in one transaction, so their numbers decide between workers that
+enqueue the same one: only the lowest runs.
+"""
+
+import os
+import socket
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import optuna
+
+from autoswizzle.config import GemmConfig
+from autoswizzle.errors import AutoswizzleError
+from autoswizzle.hardware import KIB, MIB, Gpu
+from autoswizzle.problem import GemmProblem
+from autoswizzle.search.measure import Measurement
+from autoswizzle.search.sampling import SearchSpace
+from autoswizzle.search.storage import GRACE_S, open_storage, storage_errors
+
+MAX_INTERRUPTIONS = 2  # a configuration interrupted this often is not tried again
+
+_State = optuna.trial.TrialState
+_STATES = {_State.WAITING: "waiting", _State.RUNNING: "running"}
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A configuration that could not be used: the class of failure and the message."""
+
+    config: GemmConfig
+    kind: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One stored trial.
+
+    state: "waiting", "running" or "finished". outcome: None unless finished, and None then if the
+    trial was interrupted.
+    """
+
+    number: int
+    config: GemmConfig
+    state: str
+    outcome: Measurement | Failure | None
+    seconds: float
+    predicted_us: float | None
+
+    @property
+    def time_us(self) -> float | None:
+        """The measured time, None if there is none."""
+        return self.outcome.time_us if isinstance(self.outcome, Measurement) else None
+
+
+class History:
+    """The trials of one problem on one GPU in a storage.
+
+    storage: an Optuna storage URL, None for memory. revisions: for each kernel family what its
+    times depend on (source hash, compiler); trials of another revision do not count.
+    Raises ArgumentError for a malformed URL, TuneError for a storage that can't be opened.
+    """
+
+    def __init__(
+        self, storage: str | None, searched: SearchSpace, revisions: Mapping[str, str]
+    ) -> None:
+        self._space = searched
+        self._revisions = revisions
+        self._finished: dict[int, Record | None] = {}
+        with storage_errors(storage):
+            self._storage = None if storage is None else open_storage(storage)
+            self._study = optuna.create_study(
+                study_name=study_name(searched.problem, searched.gpu),
+                storage=self._storage,
+                sampler=optuna.samplers.RandomSampler(),  # never asked for a parameter
+                load_if_exists=True,
+            )
+            self.release_dead_workers()
+
+    def close(self) -> None:
+        """Close the connections to the storage."""
+        if self._storage is not None:
+            self._storage.remove_session()
+            self._storage.engine.dispose()
+
+    def records(self) -> list[Record]:
+        """Every stored trial that counts in this space, in the order of their numbers."""
+        found = []
+        for trial in self._study.get_trials(deepcopy=False):
+            if trial.number not in self._finished:
+                record = self._record(trial)
+                if not trial.state.is_finished():
+                    found.append(record)
+                    continue
+                self._finished[trial.number] = record
+            found.append(self._finished[trial.number])
+        return [record for record in found if record is not None]
+
+    def size(self) -> int:
+        """How many trials the study holds, those that do not count included."""
+        return len(self._study.get_trials(deepcopy=False))
+
+    def enqueue(self, config: GemmConfig, predicted_us: float | None = None) -> None:
+        """Store config as the next to try."""
+        attributes = {
+            "config": config.to_dict(),
+            "revision": self._revisions.get(config.kernel, ""),
+            "predicted_us": predicted_us,
+        }
+        self._study.enqueue_trial({}, user_attrs=attributes)
+
+    def run_next(self, evaluate: Callable[[GemmConfig], Measurement | Failure]) -> None:
+        """Try the first waiting configuration and store the outcome, unless another worker took it.
+
+        What evaluate raises is raised, and leaves the trial interrupted.
+        """
+        self._study.optimize(lambda trial: self._run(trial, evaluate), n_trials=1)
+
+    def _run(
+        self, trial: optuna.Trial, evaluate: Callable[[GemmConfig], Measurement | Failure]
+    ) -> float:
+        earlier = {record.number: record for record in self.records()}
+        record = earlier.pop(trial.number, None)
+        if record is None or any(
+            other.config == record.config and other.number < record.number and _claims(other)
+            for other in earlier.values()
+        ):
+            raise optuna.TrialPruned
+        trial.set_user_attr("worker", _this_process())
+        outcome = evaluate(record.config)
+        trial.set_user_attr("outcome", _encode(outcome))
+        if isinstance(outcome, Failure):
+            raise optuna.TrialPruned
+        return outcome.time_us
+
+    def _record(self, trial: optuna.trial.FrozenTrial) -> Record | None:
+        stored = trial.user_attrs
+        try:
+            config = GemmConfig.from_dict(stored["config"])
+            outcome = _decode(config, stored.get("outcome"))
+        except (AutoswizzleError, KeyError, TypeError):
+            return None  # another version's trial
+        if stored.get("revision", "") != self._revisions.get(config.kernel, ""):
+            return None
+        if trial.state == _State.PRUNED and outcome is None:
+            return None  # repeated
+        if self._space.why_outside(config) is not None:
+            return None
+        ended = trial.datetime_complete
+        seconds = (ended - trial.datetime_start).total_seconds() if ended else 0.0
+        return Record(
+            trial.number,
+            config,
+            _STATES.get(trial.state, "finished"),
+            outcome,
+            seconds,
+            stored.get("predicted_us"),
+        )
+
+    def release_dead_workers(self) -> None:
+        """End the trials of processes that died; what they had measured counts."""
+        for trial in self._study.get_trials(deepcopy=False, states=(_State.RUNNING,)):
+            if _is_alive(trial.user_attrs.get("worker"), trial.datetime_start):
+                continue
+            outcome = trial.user_attrs.get("outcome")
+            measured = isinstance(outcome, dict) and outcome.get("time_us")
+            state = _State.COMPLETE if measured else _State.PRUNED if outcome else _State.FAIL
+            self._study.tell(trial.number, measured or None, state=state, skip_if_finished=True)
+
+    @property
+    def final(self) -> dict[str, Any] | None:
+        """The stored final, as save_final wrote it."""
+        stored = self._study.user_attrs.get("final")
+        return stored if isinstance(stored, dict) else None
+
+    def save_final(self, final: dict[str, Any]) -> None:
+        """Store the outcome of the final."""
+        self._study.set_user_attr("final", final)
+
+
+def study_name(problem: GemmProblem, gpu: Gpu) -> str:
+    """The study's name: the GPU facts that matter, not its marketing name, and the problem."""
+    facts = (
+        gpu.vendor,
+        f"sm{gpu.capability}",
+        f"{gpu.num_sms}sms",
+        f"{gpu.l2_bytes / MIB:g}MiB",
+        f"{gpu.limits.shared_bytes_per_block / KIB:g}KiB",
+    )
+    return f"{'-'.join(facts)} {problem}"
+
+
+def measured(records: Sequence[Record]) -> list[Measurement]:
+    """The measurements among the outcomes."""
+    return [item.outcome for item in records if isinstance(item.outcome, Measurement)]
+
+
+def taken(records: Sequence[Record]) -> set[GemmConfig]:
+    """The configurations that are not to be tried (again)."""
+    stopped = Counter(record.config for record in records if not _claims(record))
+    given_up = {config for config, times in stopped.items() if times >= MAX_INTERRUPTIONS}
+    return {record.config for record in records if _claims(record)} | given_up
+
+
+def interrupted(records: Sequence[Record]) -> list[GemmConfig]:
+    """The configurations whose trial was interrupted and that may be tried once more."""
+    held = taken(records)
+    return [item.config for item in records if not _claims(item) and item.config not in held]
+
+
+def _claims(record: Record) -> bool:
+    return record.state != "finished" or record.outcome is not None
+
+
+def _encode(outcome: Measurement | Failure) -> dict[str, Any]:
+    if isinstance(outcome, Failure):
+        return {"kind": outcome.kind, "reason": outcome.reason}
+    return outcome.to_dict()
+
+
+def _decode(config: GemmConfig, stored: dict[str, Any] | None) -> Measurement | Failure | None:
+    if stored is None:
+        return None
+    if "kind" in stored:
+        return Failure(config, stored["kind"], stored["reason"])
+    return Measurement.from_dict(stored)
+
+
+def _this_process() -> dict[str, Any]:
+    return {"host": socket.gethostname(), "pid": os.getpid(), "started": _started(os.getpid())}
+
+
+def _started(pid: int) -> str:
+    """When a process started, in the kernel's ticks; tells it from a later one of the same id."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
+
+
+def _is_alive(worker: dict[str, Any] | None, since: datetime | None) -> bool:
+    """Whether a trial's process still runs; other hosts' workers are judged by their heartbeat."""
+    if worker is None:
+        return since is not None and (datetime.now() - since).total_seconds() < GRACE_S
+    if worker["host"] != socket.gethostname():
+        return True
+    try:
+        os.kill(worker["pid"], 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # it runs, as another user
+    return bool(worker["started"] == _started(worker["pid"]))

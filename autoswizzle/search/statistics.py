@@ -1,0 +1,59 @@
+"""What a search concludes from durations: medians with intervals, drift, expected gain."""
+
+import math
+from collections.abc import Sequence
+from statistics import median
+
+from autoswizzle.errors import LaunchError
+
+CONFIDENCE = 0.95
+DRIFT_LIMIT = 0.05  # first to last quarter of a series; beyond it clocks or neighbours moved
+
+
+def checked(samples: Sequence[float]) -> Sequence[float]:
+    """The samples, if every one is a possible duration; raises LaunchError otherwise."""
+    invalid = [value for value in samples if not 0 < value < math.inf]
+    if invalid or not samples:
+        shown = invalid[0] if invalid else "no samples"
+        raise LaunchError(f"a duration must be finite and above 0, got {shown}", "InvalidDuration")
+    return samples
+
+
+def median_interval(samples: Sequence[float]) -> tuple[float, float, float]:
+    """The median and the order statistics that enclose its true value with 95 % confidence.
+
+    Distribution-free (binomial): at least six samples are needed, fewer give their extremes.
+    """
+    ordered = sorted(samples)
+    count = len(ordered)
+    tail, rank = 0.0, 0  # P(fewer than `rank` samples lie below the true median) = tail
+    while rank < count // 2:
+        tail += math.comb(count, rank) / 2**count
+        if tail > (1 - CONFIDENCE) / 2:
+            break
+        rank += 1
+    low = max(rank - 1, 0)
+    return median(ordered), ordered[low], ordered[count - 1 - low]
+
+
+def drift(samples: Sequence[float]) -> float:
+    """Relative change of the median from the first to the last quarter of a series."""
+    quarter = max(1, len(samples) // 4)
+    return median(samples[-quarter:]) / median(samples[:quarter]) - 1
+
+
+def expected_gain(times: Sequence[float], remaining: float) -> float:
+    """Share of the best time that `remaining` further trials are expected to save.
+
+    What the second half of the trials bought, averaged over all orders they could have come in:
+    the best of a random half is the (i+1)-th best of all with probability 2^-(i+1). Each doubling
+    of the number of trials is taken to buy as much again. Infinite with fewer than two times.
+    """
+    if len(times) < 2:
+        return math.inf
+    ordered = sorted(times)
+    halves = sum(
+        (value / ordered[0] - 1) * 0.5 ** (place + 1)
+        for place, value in enumerate(ordered[:64])  # later terms weigh less than 2^-64
+    )
+    return halves * math.log2(1 + remaining / len(times))

@@ -1,0 +1,84 @@
+"""Opening the storage of studies: any Optuna storage URL, an SQLite file by default."""
+
+import logging
+import sqlite3
+import warnings
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+import optuna
+import sqlalchemy.event
+import sqlalchemy.exc
+
+from autoswizzle.errors import ArgumentError, TuneError
+
+HEARTBEAT_S = 20  # a worker says this often that it is alive
+GRACE_S = 90  # silence after which a worker's trial counts as interrupted
+LOCK_WAIT_S = 60  # for another process's transaction in the same SQLite file
+
+_log = logging.getLogger(__name__)
+
+
+def open_storage(url: str) -> optuna.storages.RDBStorage:
+    """The storage of a URL, with heartbeats.
+
+    A damaged SQLite file is kept aside, with a warning, and a new one started.
+    """
+    engine = {}
+    if url.startswith("sqlite"):
+        engine = {"connect_args": {"timeout": LOCK_WAIT_S}}
+        path = Path(url.partition(":///")[2])
+        if path.is_file():
+            _set_aside_if_damaged(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        storage = optuna.storages.RDBStorage(
+            url,
+            engine_kwargs=engine,
+            heartbeat_interval=HEARTBEAT_S,
+            grace_period=GRACE_S,
+        )
+    if url.startswith("sqlite"):
+        # A dozen commits a trial: with a write-ahead log they survive a kill without a disk sync.
+        sqlalchemy.event.listen(storage.engine, "connect", _log_ahead)
+        storage.engine.dispose()
+    return storage
+
+
+def _log_ahead(connection: sqlite3.Connection, _: object) -> None:
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=NORMAL")
+
+
+def _set_aside_if_damaged(path: Path) -> None:
+    try:
+        with closing(sqlite3.connect(path, timeout=LOCK_WAIT_S)) as connection:
+            verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    except sqlite3.OperationalError:
+        return  # locked or not readable: opening it says so
+    except sqlite3.DatabaseError as error:
+        verdict = str(error)
+    if verdict == "ok":
+        return
+    number = 1
+    while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
+        number += 1
+    for suffix in ("", "-wal", "-shm", "-journal"):  # what SQLite keeps beside its file
+        with suppress(FileNotFoundError):
+            Path(f"{path}{suffix}").rename(f"{aside}{suffix}")
+    _log.warning("%s is damaged (%s): kept as %s, starting a new one", path, verdict, aside.name)
+
+
+@contextmanager
+def storage_errors(storage: str | None) -> Iterator[None]:
+    """Turn a malformed URL into ArgumentError and a storage that can't be used into TuneError."""
+    try:
+        yield
+    except (sqlalchemy.exc.ArgumentError, ImportError) as error:
+        raise ArgumentError(
+            f"storage must be an Optuna storage URL like sqlite:///FILE, got {storage!r} ({error})"
+        ) from None
+    except (sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.OptunaError, OSError) as error:
+        cause = str(error.__cause__ or error).splitlines()[0]
+        raise TuneError(f"storage {storage} can't be used: {cause}") from error

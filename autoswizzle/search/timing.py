@@ -1,0 +1,227 @@
+"""Timers: one call with a cold cache (burst), a steady stream of calls (sustained), several
+candidates in turns (interleaved). Durations are microseconds of device time.
+
+The device is reached through Backend, so the timers run on a simulated one without a GPU.
+"""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Any, Protocol
+
+import torch
+
+from autoswizzle.search.statistics import checked
+
+Call = Callable[[], None]
+
+MIN_SAMPLES = 8
+MAX_SAMPLES = 250  # 4 queue entries each: the launch queue (about 1,000) never blocks the host
+REPLAY_US = 1000.0  # a graph lasts at least this long, so that its own launch (~10 us) is < 1 %
+MAX_GRAPH_CALLS = 512
+WARM_UP = 0.1  # share of an interleaved budget that is spent before counting
+
+
+class Stamp(Protocol):
+    """A time stamp in a device's queue, such as a torch.cuda.Event."""
+
+    def elapsed_time(self, end: Any, /) -> float:  # noqa: ANN401 - one of its own kind
+        """Milliseconds of device time from here to end, once both have passed."""
+
+
+class Backend(Protocol):
+    """What the timers need of a device with an in-order queue."""
+
+    def now_us(self) -> float:
+        """The host's clock."""
+
+    def record(self) -> Stamp:
+        """Put a time stamp in the queue."""
+
+    def flush(self) -> None:
+        """Queue a write of at least twice the L2, so that nothing the caller uses stays in it."""
+
+    def synchronize(self) -> None:
+        """Wait for the queue to drain."""
+
+    def capture(self, calls: Sequence[Call]) -> Call:
+        """Record calls once; the result replays them in one launch."""
+
+
+class CudaBackend:
+    """The CUDA device that is current at construction, its current stream.
+
+    l2_bytes: the L2 as reported; the flush buffer is twice as large.
+    """
+
+    def __init__(self, l2_bytes: int) -> None:
+        self._flushed = torch.empty(2 * l2_bytes, dtype=torch.uint8, device="cuda")
+
+    def now_us(self) -> float:
+        """The host's clock."""
+        return time.perf_counter() * 1e6
+
+    def record(self) -> Stamp:
+        """Queue a CUDA event."""
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+    def flush(self) -> None:
+        """Queue a write of twice the L2."""
+        self._flushed.zero_()
+
+    def synchronize(self) -> None:
+        """Wait for the device."""
+        torch.cuda.synchronize()
+
+    def capture(self, calls: Sequence[Call]) -> Call:
+        """Record calls into a CUDA graph."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for call in calls:
+                call()
+        return graph.replay
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Durations of one call in microseconds, in the order they were taken.
+
+    host_us: median host time to issue the call. host_bound: the device waited for the host inside
+    the timed windows, so the durations are too long. launches: calls behind the durations.
+    """
+
+    times_us: tuple[float, ...]
+    host_us: float
+    host_bound: bool
+    launches: int
+
+
+def burst(call: Call, backend: Backend, budget_ms: float, *, flush: bool = True) -> Samples:
+    """Event timing of single calls, each after a flush of the L2 that is outside the window.
+
+    The first call, which may compile, is not timed.
+    """
+    call()
+    backend.synchronize()
+    began = backend.now_us()
+    _burst(call, backend, 3, flush)
+    count = _clamp(1e3 * budget_ms / ((backend.now_us() - began) / 3))
+    return _burst(call, backend, count, flush)
+
+
+def _burst(call: Call, backend: Backend, count: int, flush: bool) -> Samples:
+    stamps, hosts = [], []
+    began = backend.now_us()
+    for _ in range(count):
+        before = backend.record()
+        if flush:
+            backend.flush()
+        start = backend.record()
+        issued = backend.now_us()
+        call()
+        hosts.append(backend.now_us() - issued)
+        stamps.append((before, start, backend.record()))
+    issuing_us = backend.now_us() - began
+    backend.synchronize()
+    times = [_elapsed_us(start, end) for _, start, end in stamps]
+    cover_us = median(_elapsed_us(before, start) for before, start, _ in stamps)
+    busy_us = _elapsed_us(stamps[0][0], stamps[-1][2])
+    # The host is late for a window only if issuing the call outlasts the flush before it, and if
+    # no queue built up: issuing everything then took as long as running it.
+    late = median(hosts) > cover_us and issuing_us > 0.9 * busy_us
+    return Samples(tuple(checked(times)), median(hosts), late, count)
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Calls captured into one replayable launch that lasts a millisecond or more.
+
+    host_us: median host time to issue one call eagerly. time_us: device time of one call.
+    """
+
+    replay: Call
+    calls: int
+    time_us: float
+    host_us: float
+
+
+def loop(calls: Sequence[Call], backend: Backend) -> Loop:
+    """Capture calls (one for each buffer set, in turn) into a Loop; compiles and warms up first."""
+    calls[0]()
+    backend.synchronize()
+    hosts = []
+    for call in [*calls, *calls, *calls][: max(3, len(calls))]:
+        issued = backend.now_us()
+        call()
+        hosts.append(backend.now_us() - issued)
+    backend.synchronize()
+    replay = backend.capture(calls)
+    pass_us = _replayed(replay, backend, 1)[0]
+    passes = min(math.ceil(REPLAY_US / pass_us), max(1, MAX_GRAPH_CALLS // len(calls)))
+    if passes > 1:
+        replay = backend.capture([*calls] * passes)
+    return Loop(replay, passes * len(calls), pass_us / len(calls), median(hosts))
+
+
+def sustained(calls: Sequence[Call], backend: Backend, budget_ms: float) -> Samples:
+    """Back-to-back calls over rotated buffers, as one captured graph replayed again and again."""
+    looped = loop(calls, backend)
+    count = _clamp(1e3 * budget_ms / (looped.time_us * looped.calls))
+    times = [us / looped.calls for us in _replayed(looped.replay, backend, count)]
+    return Samples(tuple(checked(times)), looped.host_us, False, count * looped.calls)
+
+
+def interleaved(
+    loops: Sequence[Loop], backend: Backend, budget_ms: float
+) -> list[tuple[float, ...]]:
+    """For each loop, its time a call in every round; all loops run in turns, A B C C B A.
+
+    budget_ms: for each loop. The two slots a loop has in a round are averaged, so a linear drift
+    of the clocks hits every loop alike.
+    """
+    order = [*range(len(loops)), *reversed(range(len(loops)))]
+    round_us = 2 * sum(item.time_us * item.calls for item in loops)
+    budget_us = 1e3 * budget_ms * len(loops)
+    for _ in range(math.ceil(WARM_UP * budget_us / round_us)):
+        for place in order:
+            loops[place].replay()
+    rounds = _clamp(budget_us / round_us)
+    stamps = [backend.record()]
+    for _ in range(rounds):
+        for place in order:
+            loops[place].replay()
+            stamps.append(backend.record())
+    backend.synchronize()
+    slots = [_elapsed_us(*pair) for pair in pairwise(stamps)]
+    width = len(order)
+    return [
+        tuple(
+            (slots[first + place] + slots[first + width - 1 - place]) / (2 * item.calls)
+            for first in range(0, len(slots), width)
+        )
+        for place, item in enumerate(loops)
+    ]
+
+
+def _replayed(replay: Call, backend: Backend, count: int) -> Sequence[float]:
+    """Device time of each of count replays, after one that is not counted."""
+    replay()
+    stamps = [backend.record()]
+    for _ in range(count):
+        replay()
+        stamps.append(backend.record())
+    backend.synchronize()
+    return checked([_elapsed_us(*pair) for pair in pairwise(stamps)])
+
+
+def _elapsed_us(start: Stamp, end: Stamp) -> float:
+    return start.elapsed_time(end) * 1e3
+
+
+def _clamp(count: float) -> int:
+    return int(min(max(count, MIN_SAMPLES), MAX_SAMPLES))

@@ -1,0 +1,303 @@
+"""Candidates in processes of their own: what kills, hangs or poisons one costs that candidate only.
+
+A worker is a fresh interpreter (nothing of the caller's is imported again, no CUDA context is
+inherited) in a session of its own, so a Ctrl-C at the terminal does not reach it. It exits when its
+parent does. Task and result travel pickled.
+"""
+
+import contextlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+import joblib
+
+from autoswizzle import errors
+from autoswizzle.errors import CandidateError, CompileError, LaunchError, WrongResultError
+
+START_S = 180.0  # to import torch and to make inputs on a busy machine
+PARENT_CHECK_S = 1.0
+SIGNAL_CHECK_S = 0.2  # a signal that another thread took is seen by the main one when it wakes
+GPU_BLIND = {"CUDA_VISIBLE_DEVICES": ""}  # environment of a worker that must not touch a GPU
+
+_SERVE = "from autoswizzle.search.workers import serve; serve({})"
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Worker(Generic[T, R]):
+    """Runs tasks one at a time in another process; restarts it after whatever it did not survive.
+
+    factory: picklable; called once in the worker, returns the function that takes the tasks.
+    limit_s: time limit of a task; the factory has START_S. env: set before anything is imported.
+    """
+
+    def __init__(
+        self,
+        factory: Callable[[], Callable[[T], R]],
+        *,
+        limit_s: float,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self._factory = pickle.dumps(factory)
+        self._limit_s = limit_s
+        self._env = {**os.environ, **(env or {})}
+        self._process: _Process | None = None
+
+    def __call__(self, task: T) -> R:
+        """The function's result for task.
+
+        Raises the task's CandidateError; LaunchError, whose kind is the class of failure, for any
+        other exception (its name), a worker that died (Died) or went over the limit (Hung).
+        Raises TuneError if no worker can be started.
+        """
+        if self._process is None:
+            self._process = _Process(self._factory, self._env)
+        healthy = False
+        try:
+            answer = self._process.ask(task, self._limit_s)
+            # A failed launch may have left the device's context unusable for whatever follows.
+            healthy = answer.failure is None or answer.failure in _HARMLESS
+        finally:
+            if not healthy:
+                self.close()
+        result: R = answer.result()
+        return result
+
+    def close(self) -> None:
+        """Kill the process; the next task starts another."""
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+
+    def end(self) -> None:
+        """Kill the process from another thread than the one that waits for it."""
+        process = self._process
+        if process is not None:
+            process.end()
+
+    def __enter__(self) -> "Worker[T, R]":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+_HARMLESS = (CompileError.__name__, WrongResultError.__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What a task came to: a value; or a message, with its exception's class name and kind."""
+
+    value: Any
+    failure: str | None = None
+    kind: str = ""
+
+    def result(self) -> Any:  # noqa: ANN401 - the task's own type
+        if self.failure is None:
+            return self.value
+        known = getattr(errors, self.failure)
+        raise (
+            known(self.value, self.kind) if issubclass(known, CandidateError) else known(self.value)
+        )
+
+
+class _Process:
+    """One started worker process."""
+
+    def __init__(self, factory: bytes, env: Mapping[str, str]) -> None:
+        ours, theirs = Pipe()
+        self._connection: Connection = ours
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _SERVE.format(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=self._output,
+                start_new_session=True,
+            )
+        try:
+            self._connection.send((sys.path, factory))
+            answer = self._receive(START_S)
+            if answer.failure is not None:
+                raise errors.TuneError(f"a worker can't start: {answer.kind}: {answer.value}")
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, task: object, limit_s: float) -> _Answer:
+        """The answer to task."""
+        try:
+            self._connection.send(task)
+        except BrokenPipeError:
+            return self._death()  # while it was idle
+        return self._receive(limit_s)
+
+    def _receive(self, limit_s: float) -> _Answer:
+        deadline = time.monotonic() + limit_s
+        while not self._connection.poll(SIGNAL_CHECK_S):
+            if time.monotonic() > deadline:
+                return _Answer(f"no answer within {limit_s:g} s", "LaunchError", "Hung")
+        try:
+            answer = self._connection.recv()
+        except (EOFError, ConnectionResetError):
+            return self._death()
+        assert isinstance(answer, _Answer)
+        return answer
+
+    def _death(self) -> _Answer:
+        code = self._process.wait()
+        cause = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        self._output.seek(0)
+        lines = self._output.read().decode(errors="replace").strip().splitlines()
+        said = f": {lines[-1]}" if lines else ""
+        return _Answer(f"the process died of {cause}{said}", "LaunchError", "Died")
+
+    def end(self) -> None:
+        """Kill it and what it started; a thread that waits for its answer sees it die."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Kill it and free what it holds here."""
+        self.end()
+        self._process.wait()
+        self._connection.close()
+        self._output.close()
+
+
+class AheadOfNeed(Generic[T, R]):
+    """Runs tasks in several GPU-blind workers before their results are asked for.
+
+    Threads drive a Worker each, rather than a process pool, which loses every pending task when one
+    aborts. memo: folder in which joblib keeps results and CompileErrors, under key, which must name
+    all that they depend on besides the task.
+    """
+
+    def __init__(
+        self,
+        factory: Callable[[], Callable[[T], R]],
+        *,
+        workers: int,
+        limit_s: float,
+        memo: Path | None = None,
+        key: str = "",
+    ) -> None:
+        self._workers = [Worker(factory, limit_s=limit_s, env=GPU_BLIND) for _ in range(workers)]
+        self._idle: SimpleQueue[Worker[T, R]] = SimpleQueue()
+        for worker in self._workers:
+            self._idle.put(worker)
+        self._threads = ThreadPoolExecutor(workers, "ahead")
+        memory = joblib.Memory(memo, verbose=0)  # None: keeps nothing
+        self._remembered = memory.cache(_outcome, ignore=["run"])
+        self._key = key
+        self._futures: dict[T, Future[R]] = {}
+
+    def prefetch(self, tasks: Sequence[T]) -> None:
+        """Start on tasks, in order, unless that is done."""
+        for task in tasks:
+            if task not in self._futures:
+                self._futures[task] = self._threads.submit(self._run, task)
+
+    def __call__(self, task: T) -> R:
+        """The result of task, as soon as it is there; raises what Worker raises."""
+        self.prefetch([task])
+        return self._futures[task].result()
+
+    def _run(self, task: T) -> R:
+        outcome = self._remembered(self._key, task, self._run_in_worker)
+        if isinstance(outcome, CompileError):
+            raise outcome
+        result: R = outcome
+        return result
+
+    def _run_in_worker(self, task: T) -> R:
+        worker = self._idle.get()
+        try:
+            return worker(task)
+        finally:
+            self._idle.put(worker)
+
+    def close(self) -> None:
+        """Drop what has not begun and kill the workers."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        while not all(future.done() for future in self._futures.values()):
+            for worker in self._workers:  # in a loop: a thread may just be starting its worker
+                worker.end()
+            time.sleep(0.02)
+        for worker in self._workers:
+            worker.close()
+
+    def __enter__(self) -> "AheadOfNeed[T, R]":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _outcome(key: str, task: Any, run: Callable[[Any], Any]) -> Any:  # noqa: ANN401
+    """The result of task or its CompileError; joblib remembers what is returned, under key."""
+    try:
+        return run(task)
+    except CompileError as error:
+        return error
+
+
+def serve(descriptor: int) -> None:
+    """Body of a worker process: answer tasks from the parent's pipe until it closes."""
+    threading.Thread(target=_exit_with, args=(os.getppid(),), daemon=True).start()
+    with Connection(descriptor) as connection:
+        sys.path[:], factory = connection.recv()
+        made = _answered(lambda: pickle.loads(factory)())
+        connection.send(_Answer(None) if made.failure is None else made)
+        while made.failure is None:
+            try:
+                task = connection.recv()
+            except EOFError:
+                return
+            connection.send(_answered(made.value, task))
+
+
+def _answered(call: Callable[..., Any], *arguments: object) -> _Answer:
+    try:
+        return _Answer(call(*arguments))
+    except CandidateError as error:
+        return _Answer(str(error), type(error).__name__, error.kind)
+    except errors.AutoswizzleError as error:
+        return _Answer(str(error), type(error).__name__)
+    except Exception as error:  # noqa: BLE001 - the border to the parent process
+        return _Answer(str(error), LaunchError.__name__, type(error).__name__)
+
+
+def _exit_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(PARENT_CHECK_S)
+    os._exit(1)

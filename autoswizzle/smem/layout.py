@@ -1,0 +1,132 @@
+"""Where the elements of a tile lie in shared memory."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from autoswizzle.errors import ArgumentError
+from autoswizzle.smem.swizzle import NO_SWIZZLE, Ints, Swizzle, integer, integers
+
+Layout = Callable[[Any, Any], Any]  # (rows, cols) of elements -> byte offsets, on int64 arrays
+
+KINDS = ("none", "32", "64", "128", "padded")
+ATOM_BYTES = 16  # what a swizzle moves as one piece, and one row of an ldmatrix matrix
+LINE_BYTES = 128  # 32 banks of 4 bytes
+_VIEWS = ("bank", "atom", "offset")
+
+
+@dataclass(frozen=True, slots=True)
+class TileLayout:
+    """A row-major tile: row * (cols * itemsize + padding) + col * itemsize, then swizzled.
+
+    cols: elements a row. itemsize, padding: bytes. swizzle: applied to byte offsets.
+    """
+
+    cols: int
+    itemsize: int = 2
+    swizzle: Swizzle = NO_SWIZZLE
+    padding: int = 0
+
+    def __post_init__(self) -> None:
+        _check_elements(self.cols, self.itemsize)
+        integer("padding", self.padding, least=0)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes from one row to the next."""
+        return self.cols * self.itemsize + self.padding
+
+    def __call__(self, row: ArrayLike, col: ArrayLike) -> Ints:
+        """Byte offsets (int64) of elements (row, col), which broadcast together."""
+        offset = integers("row", row) * self.row_bytes + integers("col", col) * self.itemsize
+        return self.swizzle(np.asarray(offset))
+
+
+@dataclass(frozen=True, slots=True)
+class PanelLayout:
+    """What TMA writes and wgmma reads: column panels as wide as the swizzle, one after the other.
+
+    rows: of the tile. swizzle_bytes: 32, 64 or 128, the width of a panel. itemsize: bytes.
+    """
+
+    rows: int
+    swizzle_bytes: int
+    itemsize: int = 2
+
+    def __post_init__(self) -> None:
+        _check_elements(self.rows, self.itemsize)
+        if self.swizzle_bytes not in (32, 64, 128):
+            raise ArgumentError(f"swizzle_bytes must be 32, 64 or 128, got {self.swizzle_bytes!r}")
+
+    def __call__(self, row: ArrayLike, col: ArrayLike) -> Ints:
+        """Byte offsets (int64) of elements (row, col), which broadcast together."""
+        panel, within = np.divmod(integers("col", col) * self.itemsize, self.swizzle_bytes)
+        offset = (panel * self.rows + integers("row", row)) * self.swizzle_bytes + within
+        return Swizzle(_log2(self.swizzle_bytes // ATOM_BYTES), 4, 3)(np.asarray(offset))
+
+
+def tile_layout(kind: str, cols: int, itemsize: int = 2) -> TileLayout:
+    """The layout of KINDS for rows of cols elements of itemsize bytes.
+
+    32, 64, 128: that many bytes, at most the row, take part in an XOR of the 16-byte atom with the
+    number of the row (of the 128-byte line, where rows are shorter): SWIZZLE_32B, SWIZZLE_64B and
+    SWIZZLE_128B for 128-byte rows. padded: 16 bytes after every row. Raises ArgumentError where a
+    row is not a power-of-two number of atoms.
+    """
+    if kind not in KINDS:
+        raise ArgumentError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    _check_elements(cols, itemsize)
+    atoms, rest = divmod(cols * itemsize, ATOM_BYTES)
+    if rest or not _is_power_of_two(atoms):
+        raise ArgumentError(
+            f"cols x itemsize must be a power of two of at least {ATOM_BYTES} bytes, "
+            f"got {cols * itemsize}"
+        )
+    if kind in ("none", "padded"):
+        return TileLayout(cols, itemsize, padding=ATOM_BYTES if kind == "padded" else 0)
+    bits = min(_log2(int(kind) // ATOM_BYTES), _log2(atoms))
+    return TileLayout(cols, itemsize, Swizzle(bits, 4, max(3, _log2(atoms))))
+
+
+def picture(
+    layout: Layout, rows: int, cols: int, *, step: int = 1, row_step: int = 1, show: str = "bank"
+) -> str:
+    """A text grid of where elements (row, col) lie, every step-th column and row_step-th row.
+
+    show: bank (0..31, of the element's first byte), atom (16-byte piece within its 128-byte line,
+    0..7) or offset (bytes).
+    """
+    if show not in _VIEWS:
+        raise ArgumentError(f"show must be one of {', '.join(_VIEWS)}, got {show!r}")
+    row_labels = np.arange(0, integer("rows", rows, 1), integer("row_step", row_step, 1))
+    col_labels = np.arange(0, integer("cols", cols, 1), integer("step", step, 1))
+    offsets: NDArray[Any] = integers("layout", layout(row_labels[:, None], col_labels[None, :]))
+    cells = {
+        "bank": offsets // 4 % 32,
+        "atom": offsets // ATOM_BYTES % (LINE_BYTES // ATOM_BYTES),
+        "offset": offsets,
+    }[show]
+    width = max(len(str(cells.max())), len(str(col_labels[-1])))
+    margin = max(len("row"), len(str(row_labels[-1])))
+    lines = ["row".rjust(margin) + " |" + "".join(f" {col:>{width}}" for col in col_labels)]
+    lines.append("-" * len(lines[0]))
+    for label, line in zip(row_labels, cells, strict=True):
+        lines.append(f"{label:>{margin}} |" + "".join(f" {cell:>{width}}" for cell in line))
+    return "\n".join(lines)
+
+
+def _check_elements(count: int, itemsize: int) -> None:
+    integer("rows and cols", count, least=1)
+    if itemsize not in (1, 2, 4, 8):
+        raise ArgumentError(f"itemsize must be 1, 2, 4 or 8, got {itemsize!r}")
+
+
+def _is_power_of_two(value: int) -> bool:
+    return value > 0 and value & (value - 1) == 0
+
+
+def _log2(value: int) -> int:
+    return value.bit_length() - 1

@@ -1,0 +1,326 @@
+"""How right and how fast the cache model is.
+
+    python benchmarks/predictor.py [--traces N] [--counters FILE ...] [--drift SPREAD] [--out FILE]
+
+Checks the closed form against the plain replay on random work, times both side by side, times the
+ranking, and compares predicted DRAM reads with hardware counters. No GPU is needed. Counter files
+are those of tests/data and any benchmarks/results/h200/*counters*.json; a row of the latter holds
+"problem" (text form), "config" (GemmConfig.to_dict), "resident" (programs on the GPU) and
+"measured_dram_read_bytes".
+"""
+
+import argparse
+import json
+import platform
+import random
+import sys
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from autoswizzle.config import GemmConfig
+from autoswizzle.hardware import MIB, Gpu, find_gpu
+from autoswizzle.problem import GemmProblem
+from autoswizzle.simulator import l2, work
+from autoswizzle.simulator.l2 import measured_traffic
+from autoswizzle.simulator.lru import replay, traffic, traffic_of
+from autoswizzle.simulator.random_work import random_capacity, random_launch, random_waves
+from autoswizzle.simulator.ranking import rank
+from autoswizzle.simulator.work import Launch
+from autoswizzle.space import candidates
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+H200 = find_gpu("H200")
+ARTICLE = Launch(8192, 8192, 8192, 128, 128, 32, 2, "grouped", 8, 168)
+console = Console(width=110)
+
+
+def equality(traces: int) -> dict[str, Any]:
+    """Closed form against replay on random launches and on random programs."""
+    draw = random.Random(20261130)
+    different = 0
+    started = time.process_time()
+    for trace in range(traces):
+        if trace % 2:
+            waves, operands = random_waves(draw)
+            capacity = random_capacity(draw, operands)
+            found = traffic_of(waves, operands, capacity)
+        else:
+            launch = random_launch(draw)
+            waves, operands = list(launch.waves()), launch.operands()
+            capacity = random_capacity(draw, operands)
+            found = traffic(launch, capacity)
+        different += found != replay(waves, operands, capacity)
+    seconds = time.process_time() - started
+    console.print(f"closed form = replay on {traces} random traces: {different} differ")
+    return {"traces": traces, "different": different, "seconds": round(seconds, 1)}
+
+
+def least_seconds(call: Callable[[], object], repeats: int) -> float:
+    """The least of some times, of one core's work: other processes must not count."""
+    times = []
+    for _ in range(repeats):
+        started = time.process_time()
+        call()
+        times.append(time.process_time() - started)
+    return min(times)
+
+
+def speed() -> list[dict[str, Any]]:
+    """Replay and closed form side by side, 8192 x 8192 in tiles 128x128x32, K as stated.
+
+    first: in a process that has not run it. anew: another order's analysis each time. kept: another
+    K, k step or capacity of an analysed order, as a ranking or a sweep asks.
+    """
+    rows = []
+    first = least_seconds(lambda: traffic(ARTICLE, 64 * MIB), 1)
+    for k in (1024, 8192, 65536):
+        launch = replace(ARTICLE, k=k)
+
+        def anew(launch: Launch = launch) -> None:
+            work._launch_reuse.cache_clear()
+            traffic(launch, 64 * MIB)
+
+        operands = launch.operands()
+        replayed = least_seconds(lambda: replay(launch.waves(), operands, 64 * MIB), 2)  # noqa: B023
+        kept = least_seconds(lambda: traffic(launch, 64 * MIB), 50)  # noqa: B023
+        rows.append(
+            {
+                "k": k,
+                "replay_s": replayed,
+                "first_call_s": first,
+                "anew_s": least_seconds(anew, 20),
+                "kept_s": kept,
+                "times_faster": replayed / kept,
+            }
+        )
+    table = Table("K", "replay s", "first call s", "anew ms", "kept ms", "times faster (kept)")
+    for row in rows:
+        table.add_row(
+            str(row["k"]),
+            f"{row['replay_s']:.2f}",
+            f"{row['first_call_s']:.3f}",
+            f"{1e3 * row['anew_s']:.2f}",
+            f"{1e3 * row['kept_s']:.3f}",
+            f"{row['times_faster']:,.0f}",
+        )
+    console.print(table)
+    return rows
+
+
+def ranking(count: int = 5000) -> list[dict[str, Any]]:
+    """Seconds to rank random candidates of a problem, nothing kept from before."""
+    rows = []
+    for text in ("4096x4096x4096:bf16:nt", "8192x8192x8192:fp16:nn", "128x6144x4096:bf16:nt"):
+        problem = GemmProblem.parse(text)
+        everything = list(candidates(problem, H200))
+        some = random.Random(1).sample(everything, count)
+        work._launch_reuse.cache_clear()
+        seconds = least_seconds(lambda: rank(problem, H200, 20, some), 1)  # noqa: B023
+        all_seconds = least_seconds(lambda: rank(problem, H200, 20, everything), 1)  # noqa: B023
+        rows.append(
+            {
+                "problem": text,
+                "candidates": count,
+                "seconds": seconds,
+                "all_candidates": len(everything),
+                "all_seconds": all_seconds,
+            }
+        )
+    table = Table("problem", f"top 20 of {count}, s", "of all", "s")
+    for row in rows:
+        table.add_row(
+            row["problem"],
+            f"{row['seconds']:.2f}",
+            str(row["all_candidates"]),
+            f"{row['all_seconds']:.2f}",
+        )
+    console.print(table)
+    return rows
+
+
+@dataclass(frozen=True)
+class Point:
+    """One counted launch: its name, the launch and the bytes DRAM delivered."""
+
+    name: str
+    launch: Launch
+    out_itemsize: int
+    read_bytes: int
+
+
+def points(path: Path) -> list[Point]:
+    """The rows of a counter file of any of the three forms (module docstring)."""
+    data = json.loads(path.read_text())
+    return [_point(data, row) for row in data["rows"]]
+
+
+def _point(data: dict[str, Any], row: dict[str, Any]) -> Point:
+    read = row["measured_dram_read_bytes"]
+    if "config" in row:
+        problem = GemmProblem.parse(row["problem"])
+        config = GemmConfig.from_dict(row["config"])
+        launch = Launch(
+            problem.m, problem.n, problem.k, config.block_m, config.block_n, config.block_k,
+            problem.itemsize, config.swizzle, config.group_size, row["resident"], problem.batch,
+            config.split_k,
+        )  # fmt: skip
+        return Point(f"{problem} {config}", launch, problem.out_itemsize, read)
+    tile = data["tile"]
+    if "order" in row:
+        extents = data["problem"]["M"], data["problem"]["N"], data["problem"]["K"]
+        order, _, group = row["order"].partition(" g=")
+        order, group_size = {"col": "column"}.get(order, order), int(group or 8)
+        name = f"{row['launch']} {row['order']}"
+    else:
+        extents, order, group_size = (row["M"], row["N"], row["K"]), "grouped", row["group_size"]
+        name = f"{'x'.join(map(str, extents))} group {group_size}"
+    launch = Launch(
+        *extents, tile["block_m"], tile["block_n"], tile["block_k"], 2, order, group_size,
+        data["resident_programs"],
+    )  # fmt: skip
+    return Point(name, launch, 2, read)
+
+
+def drifting_reads(launch: Launch, capacity: int, spread: float) -> int:
+    """DRAM reads of LRU when each persistent program runs at its own pace, evenly spaced ones.
+
+    spread: standard deviation of the programs' speeds, relative. They never wait for each other.
+    """
+    operands = launch.operands()
+    speeds = 1 + spread * np.random.default_rng(0).standard_normal(launch.concurrency)
+    waves = [[program[0] for program in wave] for wave in launch.waves()]
+    wave, program = (
+        np.array(column)
+        for column in zip(
+            *((w, p) for w, items in enumerate(waves) for p in range(len(items))), strict=True
+        )
+    )
+    steps = operands.steps
+    at = (wave[:, None] * steps + np.arange(steps)) * speeds[program][:, None]
+    held: OrderedDict[tuple[bool, int, int], int] = OrderedDict()
+    used = missed = 0
+    for touch in np.argsort(at, axis=None, kind="stable"):
+        index, step = divmod(int(touch), steps)
+        item = waves[wave[index]][program[index]]
+        for tile, extent in (
+            ((True, item.row, step), operands.row_extents[item.row]),
+            ((False, item.column, step), operands.column_extents[item.column]),
+        ):
+            if tile in held:
+                held.move_to_end(tile)
+                continue
+            held[tile] = size = extent * operands.depth(step) * operands.itemsize
+            missed += size
+            used += size
+            while used > capacity:
+                used -= held.popitem(last=False)[1]
+    return missed
+
+
+def variants(gpu: Gpu, drift: float) -> dict[str, Callable[[Point], float]]:
+    """The models, and each choice of the L2 as it is undone on its own."""
+
+    def as_it_is(point: Point, gpu: Gpu = gpu, stores: float = 1.0) -> float:
+        size = point.out_itemsize * stores
+        return measured_traffic(point.launch, gpu, size).miss_bytes
+
+    def one_block_an_sm(point: Point) -> float:
+        return as_it_is(replace(point, launch=replace(point.launch, concurrency=gpu.num_sms)))
+
+    def hard_edge(point: Point) -> float:
+        edge, l2.SOFT_EDGE = l2.SOFT_EDGE, (1 - 1e-9, 1 + 1e-9)
+        try:
+            return as_it_is(point)
+        finally:
+            l2.SOFT_EDGE = edge
+
+    effective, reported = gpu.l2_effective_bytes, gpu.l2_bytes
+    found: dict[str, Callable[[Point], float]] = {
+        "l2": as_it_is,
+        "l2, reported capacity": lambda point: as_it_is(
+            point, replace(gpu, l2_effective_bytes=reported)
+        ),
+        "l2, one block an SM": one_block_an_sm,
+        "l2, stores of C not kept": lambda point: as_it_is(point, stores=0.0),
+        "l2, stores of C in full": lambda point: as_it_is(point, stores=reported / effective),
+        "l2, hard edge": hard_edge,
+        "lru": lambda point: traffic(point.launch, effective).miss_bytes,
+        "lru, reported capacity": lambda point: traffic(point.launch, reported).miss_bytes,
+    }
+    if drift:
+        found[f"lru, speeds differ by {drift:.1%}"] = lambda point: drifting_reads(
+            point.launch, effective, drift
+        )
+    return found
+
+
+def counters(paths: Iterable[Path], drift: float) -> list[dict[str, Any]]:
+    """Predicted over measured DRAM reads of every row, by file and model."""
+    results = []
+    for path in paths:
+        rows = points(path)
+        models = {}
+        for name, predict in variants(H200, drift).items():
+            ratios = [predict(point) / point.read_bytes for point in rows]
+            error = np.abs(np.array(ratios) - 1)
+            worst = int(error.argmax())
+            models[name] = {
+                "median": float(np.median(error)),
+                "p90": float(np.quantile(error, 0.9)),
+                "worst": float(error[worst]),
+                "worst_row": rows[worst].name,
+                "ratios": [round(ratio, 4) for ratio in ratios],
+            }
+        shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+        results.append(
+            {"file": str(shown), "rows": [point.name for point in rows], "models": models}
+        )
+        table = Table(
+            "model", "median", "90 %", "worst", "worst row", title=f"{shown}: {len(rows)} rows"
+        )
+        for name, found in models.items():
+            shares = (f"{found[key]:.1%}" for key in ("median", "p90", "worst"))
+            table.add_row(name, *shares, found["worst_row"])
+        console.print(table)
+    return results
+
+
+def counter_files() -> list[Path]:
+    recorded = sorted((ROOT / "tests" / "data").glob("*counters*.json"))
+    return recorded + sorted((RESULTS / "h200").glob("*counters*.json"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--traces", type=int, default=20_000)
+    parser.add_argument("--counters", type=Path, nargs="*", default=counter_files())
+    parser.add_argument("--drift", type=float, default=0.005, help="0 leaves that model out")
+    parser.add_argument("--out", type=Path, default=RESULTS / "cpu" / "predictor.json")
+    options = parser.parse_args()
+    result = {
+        "command": "python " + " ".join(["benchmarks/predictor.py", *sys.argv[1:]]),
+        "date": date.today().isoformat(),
+        "versions": {"python": platform.python_version(), "numpy": np.__version__},
+        "machine": platform.machine(),
+        "speed": speed(),
+        "ranking": ranking(),
+        "equality": equality(options.traces),
+        "counters": counters(options.counters, options.drift),
+    }
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(result, indent=1) + "\n")
+    console.print(f"written to {options.out}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""wgmma kernels on the GPU: dtype x layout in full, the other choices pairwise.
+
+Cases run in a process of their own (wgmma_cases.py), each under a time limit.
+"""
+
+import itertools
+import json
+import queue
+import random
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from autoswizzle.config import SWIZZLES, GemmConfig
+from autoswizzle.hardware import find_gpu
+from autoswizzle.problem import GemmProblem
+from autoswizzle.space import why_illegal
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        torch.cuda.is_available() and torch.cuda.get_device_capability() != (9, 0),
+        reason="wgmma needs compute capability 9.0",
+    ),
+]
+
+H200 = find_gpu("H200")
+STARTUP_S, CASE_S = 300, 15  # time limits: of imports and compiling, then of each case
+
+# (warp_specialize, num_warps, block_m, block_n, epilogue_subtile, most stages that fit)
+TILES = [
+    ("cooperative", 4, 128, 256, 4, 4),
+    ("cooperative", 4, 256, 128, 4, 4),
+    ("cooperative", 4, 256, 192, 6, 3),
+    ("cooperative", 4, 128, 192, 3, 4),
+    ("cooperative", 8, 128, 256, 4, 4),
+    ("pingpong", 4, 128, 128, 2, 5),
+    ("pingpong", 4, 64, 256, 4, 4),
+    ("pingpong", 4, 128, 192, 6, 4),
+    ("none", 4, 128, 128, 2, 5),
+    ("none", 4, 64, 64, 1, 6),
+    ("none", 8, 128, 256, 4, 4),
+]
+# Ragged extents; one k step and fewer k steps than stages; fewer tiles than programs and more.
+SHAPES = [
+    (1, 8, 1), (129, 264, 65), (200, 1000, 24), (64, 128, 64), (1000, 520, 1111),
+    (2049, 1544, 130), (4100, 4104, 72), (8192, 4096, 40), (300, 17000, 200),
+]  # fmt: skip
+
+
+def config_of(tile: tuple[str, int, int, int, int, int], **changes: object) -> GemmConfig:
+    specialize, warps, block_m, block_n, subtile, stages = tile
+    config = GemmConfig(
+        kernel="wgmma", block_m=block_m, block_n=block_n, block_k=64, num_warps=warps,
+        num_stages=stages, persistent=True, epilogue_subtile=subtile, warp_specialize=specialize,
+    )  # fmt: skip
+    return replace(config, **changes)
+
+
+def layouts_in_full() -> list[tuple[GemmConfig, GemmProblem, str]]:
+    cases = []
+    for dtype, layout, tile in itertools.product(("bf16", "fp16"), ("nn", "nt", "tn", "tt"), TILES):
+        problem = GemmProblem(1000, 520, 328, dtype, layout, aligned=True)
+        cases.append((config_of(tile), problem, "bound"))
+    for tile in TILES:
+        problem = GemmProblem(1000, 520, 328, "fp32", "nt", precision="tf32", aligned=True)
+        config = config_of(tile, block_k=32, epilogue_subtile=6 if tile[3] == 192 else 4)
+        cases.append(
+            (
+                replace(config, num_stages=min(config.num_stages, 2 if tile[3] == 192 else 3)),
+                problem,
+                "bound",
+            )
+        )
+    return cases
+
+
+def pairwise() -> list[tuple[GemmConfig, GemmProblem, str]]:
+    """Every pair of (tile, extents, order, scheduling, stages) values at least once."""
+    factors = [TILES, SHAPES, SWIZZLES, ("static", "dynamic"), (2, 3, 6)]
+    rng = random.Random(0)
+    wanted = {
+        (i, x, j, y)
+        for (i, xs), (j, ys) in itertools.combinations(enumerate(factors), 2)
+        for x, y in itertools.product(xs, ys)
+    }
+    cases = []
+    while wanted:
+        first = min(wanted, key=str)
+        rows = []
+        for _ in range(50):
+            row = [rng.choice(values) for values in factors]
+            row[first[0]], row[first[2]] = first[1], first[3]
+            covered = {(i, x, j, y) for (i, x), (j, y) in itertools.combinations(enumerate(row), 2)}
+            rows.append((len(covered & wanted), row, covered))
+        _, (tile, (m, n, k), swizzle, scheduling, stages), covered = max(
+            rows, key=lambda row: row[0]
+        )
+        wanted -= covered
+        config = config_of(
+            tile, swizzle=swizzle, scheduling=scheduling, num_stages=min(stages, tile[5])
+        )
+        if swizzle in ("grouped", "grouped_n", "serpentine"):
+            config = replace(config, group_size=rng.choice((1, 3, 8)))
+        layout = rng.choice(("nn", "nt", "tn", "tt"))
+        cases.append((config, GemmProblem(m, n, k, "bf16", layout, aligned=True), "exact"))
+    return cases
+
+
+def overlapping() -> list[tuple[GemmConfig, GemmProblem, str]]:
+    problem = GemmProblem(2000, 3000, 400, "bf16", "nt", aligned=True)
+    return [
+        (config_of(tile, scheduling="dynamic", split_k=splits), problem, "overlap")
+        for tile in TILES
+        for splits in ((1, 3) if tile[0] == "cooperative" else (1,))
+    ]
+
+
+def split() -> list[tuple[GemmConfig, GemmProblem, str]]:
+    cases = []
+    tiles = [tile for tile in TILES if tile[0] == "cooperative"]
+    for tile, splits, scheduling in itertools.product(tiles, (2, 3, 8), ("static", "dynamic")):
+        config = config_of(tile, split_k=splits, scheduling=scheduling)
+        for extents in ((300, 520, 1111), (2049, 1000, 8 * 64)):
+            problem = GemmProblem(*extents, "bf16", "nt" if splits == 3 else "tn", aligned=True)
+            cases.append((config, problem, "exact"))
+        cases.append((config, GemmProblem(600, 704, 4096, "fp16", "nn", aligned=True), "bound"))
+    return cases
+
+
+CASES = [*layouts_in_full(), *pairwise(), *split(), *overlapping()]
+
+
+def test_every_case_is_legal() -> None:
+    assert [why_illegal(config, problem, H200) for config, problem, _ in CASES] == [None] * len(
+        CASES
+    )
+
+
+def test_every_case_computes_the_product() -> None:
+    why = outcomes(CASES)
+    failed = {f"{CASES[i][0]} on {CASES[i][1]}": reason for i, reason in why.items() if reason}
+    print(f"{len(CASES)} cases, {len(failed)} failed")
+    assert not failed
+
+
+def outcomes(cases: list[tuple[GemmConfig, GemmProblem, str]]) -> dict[int, str | None]:
+    """Why each case failed, None if it did not. A case that hangs or crashes takes its process
+    along; another one goes on with the next case.
+    """
+    left = list(range(len(cases)))
+    found: dict[int, str | None] = {}
+    while left:
+        began = _run([cases[index] for index in left], left, found)
+        if left[0] not in found and not began:
+            pytest.fail("no case could be started: " + str(found))
+        left = [index for index in left if index not in found]
+    return found
+
+
+def _run(
+    cases: list[tuple[GemmConfig, GemmProblem, str]],
+    numbers: list[int],
+    found: dict[int, str | None],
+) -> bool:
+    """Runs cases in one process until it ends or a case is over its limit; whether one began."""
+    command = [sys.executable, str(Path(__file__).with_name("wgmma_cases.py"))]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    lines: queue.Queue[str | None] = queue.Queue()
+
+    def read() -> None:
+        for line in process.stdout:
+            lines.put(line)
+        lines.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    described = [
+        {"config": config.to_dict(), "problem": problem.to_dict(), "check": check}
+        for config, problem, check in cases
+    ]
+    process.stdin.write(json.dumps(described))
+    process.stdin.close()
+    running = None
+    limit = STARTUP_S
+    reason = "no end within its limit"
+    try:
+        while (line := lines.get(timeout=limit)) is not None:
+            result = json.loads(line)
+            running, limit = numbers[result["case"]], CASE_S
+            if "error" in result:
+                found[running], running = result["error"], None
+        reason = f"exit {process.wait()}: {process.stderr.read()[-500:]}"
+    except queue.Empty:
+        pass
+    finally:
+        process.kill()
+    if running is not None:
+        found[running] = reason
+    return running is not None or bool(found)

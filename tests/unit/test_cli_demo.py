@@ -1,0 +1,27 @@
+"""`autoswizzle demo` without a GPU does all of it: rank, compile, run, keep, explain."""
+
+import pytest
+
+from autoswizzle.cache.store import CacheStore
+from autoswizzle.cli import demo
+from autoswizzle.cli.app import run
+from autoswizzle.errors import TuneError
+
+
+def test_demo_without_a_gpu(fresh, capsys, monkeypatch):
+    monkeypatch.setattr(demo, "_present", lambda: None)
+    assert run(["demo"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    for named in ("H200", "registers", "shared KiB", "blocks/SM", "equals torch", "Next:", "tune"):
+        assert named in out
+    [stored] = CacheStore(fresh, shipped=False).entries()
+    assert stored.entry.origin == "predicted"
+    assert stored.entry.config.kernel == "pointer"
+    assert "origin: wanted measured, found predicted" in out
+    assert f"{demo.PROBLEM}: torch" in out
+
+
+def test_a_child_that_fails_is_an_error_with_its_last_words():
+    with pytest.raises(TuneError, match="must be one of"):
+        demo._child("interpret", {"problem": "8x8x8:fp17", "config": {}})

@@ -1,0 +1,134 @@
+"""Bad input: one line on stderr that names it and the legal form, exit 2, nothing on stdout."""
+
+import subprocess
+import sys
+
+import pytest
+
+from autoswizzle.cli.app import run
+
+pytestmark = pytest.mark.usefixtures("fresh")
+
+
+def fails(capsys, args, code=2):
+    assert run(args) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    return err
+
+
+@pytest.mark.parametrize(
+    ("args", "named"),
+    [
+        ([], ["demo", "tune", "rank", "autoswizzle --help"]),
+        (["cache"], ["ls", "show", "export", "autoswizzle cache --help"]),
+        (["ordr"], ["'ordr'", "order", "rank", "doctor"]),
+        (["order"], ["ORDER", "GRID_M"]),
+        (["order", "zigzag", "2", "2"], ["'zigzag'", "row, column, grouped"]),
+        (["order", "row", "0", "2"], ["grid_m must be an integer of at least 1", "'0'"]),
+        (["order", "row", "2", "2.5"], ["grid_n must be an integer of at least 1", "'2.5'"]),
+        (["order", "row", "2", "-3"], ["integer of at least 1", "'-3'"]),
+        (["order", "row", "2", "²"], ["grid_n must be an integer of at least 1", "'²'"]),
+        (["order", "row", "2", "2", "9"], ["(9)", "GRID_N"]),
+        (["order", "row", "100000", "100000"], ["at most 4194304 tiles", "100000x100000"]),
+        (["order", "row", "2", "2", "--grop", "2"], ["--grop", "--group-size", "--json"]),
+        (["order", "row", "2", "2", "--group-size"], ["--group-size"]),
+        (["order", "grouped", "2", "2", "--group-size", "0"], ["--group-size must be", "'0'"]),
+        (["order", "row", "2", "2", "--group-size", "2"], ["--group-size must go with grouped"]),
+        (["order", "row", "2", "2", "--plot", "/no/such/x.png"], ["--plot must", "/no/such"]),
+        (["order", "row", "2", "2", "--plot", "x.bmp"], ["--plot must end in", ".png", "x.bmp"]),
+        (["rank", "128x64"], ["problem must be [BATCHx]MxNxK", "'128x64'"]),
+        (["rank", "0x4x4"], ["m must be an integer in 1..", "got 0"]),
+        (["rank", "-1x2x3"], ["integer of at least 1", "'-1x2x3'"]),
+        (["rank", "1e3x2x2"], ["[BATCHx]MxNxK", "'1e3x2x2'"]),
+        (["rank", "64x64x64:fp17"], ["dtype must be one of", "'fp17'"]),
+        (["rank", "64x64x64", "--gpu", "H900"], ["--gpu must be one of", "H200", "'H900'"]),
+        (["rank", "64x64x64", "--top", "0"], ["--top must be an integer of at least 1", "'0'"]),
+        (["rank", "64x64x64", "--l2-mb", "nan"], ["--l2-mb must be a number above 0", "'nan'"]),
+        (["rank", "64x64x64", "--num-sms", "-4"], ["--num-sms must be an integer", "'-4'"]),
+        (["simulate", "64x64x64", "--block", "128x64"], ["--block must be BLOCK_M", "'128x64'"]),
+        (["simulate", "64x64x64", "--kernel", "cutlass"], ["--kernel must be", "'cutlass'"]),
+        (["simulate", "64x64x64", "--gpu", "H200", "--set", "a"], ["--set must be FIELD=", "'a'"]),
+        (["simulate", "64x64x64", "--gpu", "H200", "--set", "colour=1"], ["'colour'", "num_warps"]),
+        (
+            ["simulate", "64x64x64", "--gpu", "H200", "--block", "100x64x64"],
+            ["block_m must be a power of two", "got 100"],
+        ),
+        (
+            ["simulate", "64x64x64", "--gpu", "H200", "--swizzle", "xor", "--group-size", "2"],
+            ["xor does not use group_size"],
+        ),
+    ],
+    ids=lambda value: " ".join(value),
+)
+def test_bad_arguments(capsys, args, named):
+    message = fails(capsys, args)
+    for text in named:
+        assert text in message
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "legal"),
+    [
+        ("AUTOSWIZZLE_ON_MISS", "maybe", "nearest, torch, model, tune, error"),
+        ("AUTOSWIZZLE_LOG", "loud", "debug, info, warning, error"),
+        ("AUTOSWIZZLE_DISABLE", "yes", "0 or 1"),
+    ],
+)
+def test_bad_environment(capsys, monkeypatch, variable, value, legal):
+    monkeypatch.setenv(variable, value)
+    message = fails(capsys, ["order", "row", "2", "2"])
+    assert variable in message
+    assert legal in message
+    assert repr(value) in message
+
+
+@pytest.mark.parametrize("args", [["--help"], ["--version"], ["order", "--help"]])
+def test_help_and_version_need_nothing(args):
+    command = [sys.executable, "-m", "autoswizzle", *args]
+    env = {"HOME": "/", "CUDA_VISIBLE_DEVICES": "MIG-377e"}
+    if "--help" in args:
+        env["AUTOSWIZZLE_ON_MISS"] = "maybe"
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0
+    assert done.stdout
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("visible", ["MIG-377e0f7b", "GPU-8932f937", ""])
+def test_without_a_visible_device_tune_fails_in_one_line(visible, tmp_path):
+    command = [sys.executable, "-m", "autoswizzle", "tune", "64x64x64"]
+    env = {"CUDA_VISIBLE_DEVICES": visible, "AUTOSWIZZLE_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: no CUDA device 0")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "cache").exists()
+
+
+def test_the_command_line_loads_no_torch_until_it_needs_it():
+    code = (
+        "import sys; from autoswizzle.cli.app import run; run(['order', 'row', '2', '2']);"
+        "heavy = {'torch', 'triton', 'optuna', 'scipy'} & set(sys.modules); sys.exit(len(heavy))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert done.returncode == 0
+    assert done.stdout == b"0 1\n2 3\n"
+
+
+def test_a_closed_pipe_is_no_traceback():
+    command = f"{sys.executable} -m autoswizzle order row 300 300 | head -1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert done.stdout.split()[:3] == ["0", "1", "2"]
+
+
+def test_a_full_disk_is_one_line_naming_the_file():
+    command = f"{sys.executable} -m autoswizzle order row 9 9 > /dev/full"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "No space left" in done.stderr

@@ -1,0 +1,90 @@
+"""The time model: what each term depends on."""
+
+from dataclasses import asdict, replace
+
+import pytest
+
+from autoswizzle.config import GemmConfig
+from autoswizzle.hardware import find_gpu
+from autoswizzle.problem import GemmProblem
+from autoswizzle.simulator.cost import dram_write_bytes, terms
+
+H200 = find_gpu("H200")
+SQUARE = GemmProblem(8192, 8192, 8192, "bf16", "nt")
+TILE = GemmConfig(block_m=128, block_n=128, block_k=64, num_warps=8, num_stages=3)
+
+
+def arithmetic(problem=SQUARE, config=TILE, blocks=1, gpu=H200):
+    return terms(config, problem, gpu, blocks, 0).arithmetic
+
+
+def test_total_is_at_least_every_part():
+    found = terms(TILE, SQUARE, H200, 2, 3e9)
+    assert all(part >= 0 for part in asdict(found).values())
+    assert found.total >= max(asdict(found).values())
+    assert found.total <= sum(asdict(found).values())
+
+
+def test_no_kernel_beats_the_peak_rate():
+    floor = SQUARE.flops / H200.rates.bf16 / 1e6
+    for block_m, block_n in ((64, 32), (128, 128), (256, 128)):
+        config = replace(TILE, block_m=block_m, block_n=block_n)
+        assert arithmetic(config=config) > floor
+
+
+def test_one_tile_more_than_a_full_round_costs_a_round():
+    rows = 128 * 132
+    full, one_more = (GemmProblem(rows + extra, 128, 8192) for extra in (0, 1))
+    assert arithmetic(one_more) == pytest.approx(2 * arithmetic(full))
+    assert arithmetic(GemmProblem(rows - 127, 128, 8192)) == arithmetic(full)
+
+
+def test_a_last_round_with_few_blocks_an_sm_is_shorter():
+    """Rounds of two blocks an SM: three tiles an SM are one and a half rounds."""
+    one, two, three = (
+        arithmetic(GemmProblem(128 * 132 * count, 128, 8192), replace(TILE, block_k=128), 2)
+        for count in (1, 2, 3)
+    )
+    assert three == pytest.approx(one + two)
+    assert one < two
+
+
+def test_more_stages_hide_more_latency():
+    small = GemmProblem(64, 64, 8192)
+    times = [
+        arithmetic(small, replace(TILE, block_m=64, block_n=64, num_stages=stages))
+        for stages in (1, 2, 4)
+    ]
+    assert times == sorted(times, reverse=True)
+    assert times[0] > times[1] > times[2]
+
+
+def test_dram_time_is_bytes_over_the_bandwidth_that_is_reached():
+    found = terms(TILE, SQUARE, H200, 1, 4.32e9 - dram_write_bytes(SQUARE))
+    assert found.dram == pytest.approx(1000)
+
+
+def test_more_traffic_costs_more_but_less_than_its_own_time():
+    little, much = (terms(TILE, SQUARE, H200, 1, volume) for volume in (1e9, 2e9))
+    assert 0 < much.total - little.total < much.dram - little.dram
+
+
+def test_split_k_shortens_the_loop_and_adds_a_reduction():
+    deep = GemmProblem(256, 256, 32768)
+    whole, split = (terms(replace(TILE, split_k=count), deep, H200, 1, 0) for count in (1, 8))
+    assert split.arithmetic == pytest.approx(whole.arithmetic / 8)
+    assert whole.reduction == 0
+    assert split.reduction > 0
+
+
+def test_low_tiles_do_not_reach_the_rate_of_wgmma():
+    low, high = (replace(TILE, block_m=rows, block_n=128) for rows in (32, 64))
+    wide = GemmProblem(64 * 132, 128, 8192)
+    assert arithmetic(wide, low, 2) > arithmetic(wide, high, 1)
+
+
+def test_rates_of_the_gpu_count():
+    tf32 = GemmProblem(8192, 8192, 8192, "fp32", precision="tf32")
+    ieee = GemmProblem(8192, 8192, 8192, "fp32")
+    assert arithmetic(SQUARE) < arithmetic(tf32) < arithmetic(ieee)
+    assert arithmetic(gpu=find_gpu("A100-80GB")) > arithmetic()

@@ -1,0 +1,97 @@
+import json
+import random
+
+import pytest
+
+from autoswizzle.config import TORCH, GemmConfig
+from autoswizzle.errors import ArgumentError
+from autoswizzle.search.finals import Final, finalists, run_final
+from autoswizzle.search.measure import Measurement, Race
+from autoswizzle.search.statistics import median_interval
+
+OURS = [GemmConfig(block_m=size) for size in (16, 32, 64, 128, 256)]
+
+
+def measurement(config, time_us):
+    return Measurement(config, time_us, time_us, time_us, "sustained")
+
+
+def race_of(times, noise=0.003):
+    """A race with these true times and noise, different at each seed."""
+    seeds = []
+
+    def race(configs, seed):
+        seeds.append(seed)
+        generator = random.Random(seed)
+        rounds = []
+        for config in configs:
+            true = times[config](seed) if callable(times[config]) else times[config]
+            rounds.append(tuple(true * generator.gauss(1, noise) for _ in range(30)))
+        summaries = [
+            Measurement(config, *median_interval(item), "sustained")
+            for config, item in zip(configs, rounds, strict=True)
+        ]
+        return Race(tuple(summaries), tuple(rounds))
+
+    race.seeds = seeds
+    return race
+
+
+@pytest.mark.parametrize(
+    ("ours_us", "wins"),
+    [(90, True), (97, True), (99, False), (100, False), (120, False)],
+)
+def test_ours_wins_only_by_the_margin_beyond_noise(ours_us, wins):
+    race = race_of({OURS[0]: 130.0, OURS[1]: float(ours_us), TORCH: 100.0})
+    final = run_final(OURS[:2], race, margin=0.02)
+    assert final.fastest == OURS[1]
+    assert final.ratio == pytest.approx(100 / ours_us, rel=0.005)
+    assert final.ratio_low < final.ratio < final.ratio_high
+    assert final.winner == (OURS[1] if wins else TORCH)
+    assert final.measurement.config == final.winner
+    assert [item.config for item in final.contenders] == [*OURS[:2], TORCH]
+    assert [item.config for item in final.confirmed] == [OURS[1], TORCH]
+
+
+def test_a_gain_that_noise_could_explain_is_no_win():
+    def race(configs, seed):
+        rounds = ((90.0,) * 18 + (101.0,) * 12, (100.0,) * 30)  # faster in 18 rounds of 30
+        pairs = zip(configs, (90.0, 100.0), strict=True)
+        return Race(tuple(measurement(*pair) for pair in pairs), rounds)
+
+    final = run_final(OURS[:1], race, margin=0.02)
+    assert final.ratio == pytest.approx(100 / 90)
+    assert final.ratio_low == pytest.approx(100 / 101)
+    assert final.winner == TORCH
+
+
+def test_a_lucky_first_race_is_not_believed():
+    race = race_of({OURS[0]: lambda seed: 80.0 if seed == 1 else 100.0, TORCH: 100.0})
+    final = run_final(OURS[:1], race, margin=0.02)
+    assert final.contenders[0].time_us < 81
+    assert final.winner == TORCH
+    assert race.seeds == [1, 2]  # fresh inputs each time, other than the screening's
+
+
+def test_torch_is_not_chosen_at_the_margin_by_chance_often():
+    wrong = 0
+    for offset in range(200):
+        race = race_of({OURS[0]: 100.0, TORCH: 102.0}, noise=0.005)
+        shifted = lambda configs, seed, race=race, offset=offset: race(configs, seed + 10 * offset)  # noqa: E731
+        wrong += run_final(OURS[:1], shifted, margin=0.02).winner != TORCH
+    assert wrong <= 12  # 2.5 % of 200 expected
+
+
+def test_finalists_are_the_fastest_and_the_default():
+    measured = [measurement(config, 100 + place) for place, config in enumerate(OURS)]
+    measured.append(measurement(TORCH, 1.0))
+    assert finalists(measured, 2, OURS[4]) == [OURS[0], OURS[1], OURS[4]]
+    assert finalists(measured, 2, OURS[1]) == [OURS[0], OURS[1]]
+    assert finalists(measured[:3], 8, OURS[4]) == OURS[:3]  # the default could not be used
+
+
+def test_a_final_survives_json():
+    final = run_final(OURS[:2], race_of({OURS[0]: 90.0, OURS[1]: 91.0, TORCH: 100.0}), 0.02)
+    assert Final.from_dict(json.loads(json.dumps(final.to_dict()))) == final
+    with pytest.raises(ArgumentError, match="final must have the fields"):
+        Final.from_dict({"winner": "torch"})

@@ -1,0 +1,153 @@
+"""Predictions and the ranking, checked against predicting every candidate."""
+
+import itertools
+import json
+import random
+
+import pytest
+
+from autoswizzle.config import GROUPED_SWIZZLES, TORCH, GemmConfig
+from autoswizzle.errors import ArgumentError, ConfigError
+from autoswizzle.hardware import MIB, find_gpu
+from autoswizzle.problem import GemmProblem
+from autoswizzle.simulator import ranking
+from autoswizzle.simulator.lru import traffic
+from autoswizzle.simulator.ranking import predict, rank
+from autoswizzle.simulator.resources import Resources
+from autoswizzle.simulator.work import Launch
+from autoswizzle.space import branches, why_illegal
+
+H200 = find_gpu("H200")
+SQUARE = GemmProblem(8192, 8192, 8192, "fp16")
+ARTICLE = GemmConfig(block_m=128, block_n=128, block_k=32, num_warps=4, num_stages=3)
+TWO_BLOCKS = Resources(registers=255, shared_bytes=49_152, num_warps=4)
+
+
+def some_candidates(problem, count):
+    """Random legal configurations; listing them all would take the test's time."""
+    draw = random.Random(1)
+    spaces = branches(problem, H200)
+    found = []
+    while len(found) < count:
+        kernel = draw.choice(sorted(spaces))
+        fields = {name: draw.choice(values) for name, values in spaces[kernel].items()}
+        if fields["swizzle"] not in GROUPED_SWIZZLES:
+            del fields["group_size"]
+        config = GemmConfig(kernel=kernel, **fields)
+        if why_illegal(config, problem, H200) is None:
+            found.append(config)
+    return found
+
+
+def test_a_prediction_has_the_model_s_numbers():
+    found = predict(SQUARE, ARTICLE, H200, TWO_BLOCKS)
+    launch = Launch(8192, 8192, 8192, 128, 128, 32, 2, "grouped", 8, 264)
+    expected = traffic(launch, 30 * MIB)
+    assert found.resident == 264
+    assert found.waves == 4096 / 264
+    assert found.l2_hit_rate == expected.hit_rate
+    assert found.dram_read_bytes == expected.miss_bytes
+    assert found.dram_write_bytes == 8192 * 8192 * 2
+    assert found.time_us == pytest.approx(2000, rel=0.25)
+    assert set(found.terms) >= {"arithmetic", "dram", "l2", "launch"}
+
+
+def test_a_prediction_without_resources_estimates_them():
+    assert predict(SQUARE, ARTICLE, H200).resident in (132, 264)
+
+
+def test_predictions_are_json():
+    found = predict(SQUARE, ARTICLE, H200).to_dict()
+    assert json.loads(json.dumps(found)) == found
+    assert found["problem"] == "8192x8192x8192:fp16:nn"
+    assert found["config"] == ARTICLE.to_dict()
+
+
+def test_fewer_tiles_than_resident_programs_are_one_wave():
+    found = predict(GemmProblem(128, 256, 512), ARTICLE, H200, TWO_BLOCKS)
+    assert found.waves < 1
+    assert found.dram_read_bytes == (128 + 256) * 512 * 2
+
+
+@pytest.mark.parametrize("text", ["4096x4096x4096:bf16:nt", "100x3000x777:fp16:nn", "16x6144x4096"])
+def test_rank_is_what_predicting_everything_gives(text):
+    problem = GemmProblem.parse(text)
+    configs = some_candidates(problem, 300)
+    everything = []
+    for config in configs:
+        try:
+            everything.append(predict(problem, config, H200))
+        except ConfigError:
+            continue
+    everything.sort(key=lambda found: (found.time_us, found.dram_read_bytes))
+    ranked = rank(problem, H200, 20, configs)
+    assert [found.time_us for found in ranked] == [found.time_us for found in everything[:20]]
+    assert [found.dram_read_bytes for found in ranked] == [
+        found.dram_read_bytes for found in everything[:20]
+    ]
+    assert all(predict(problem, found.config, H200) == found for found in ranked)
+
+
+def test_rank_takes_every_candidate_by_default(monkeypatch):
+    problem = GemmProblem(2048, 2048, 512, "bf16")
+    configs = some_candidates(problem, 100)
+    monkeypatch.setattr(ranking, "candidates", lambda *_: iter(configs))
+    ranked = rank(problem, H200, 5)
+    assert ranked == rank(problem, H200, 5, configs)
+    assert len(ranked) == 5
+    assert all(a.time_us <= b.time_us for a, b in itertools.pairwise(ranked))
+
+
+def test_rank_leaves_out_what_cannot_run():
+    too_big = GemmConfig(block_m=256, block_n=256, block_k=128, num_warps=8, num_stages=5)
+    illegal = GemmConfig(split_k=3)
+    ranked = rank(SQUARE, H200, 10, [too_big, illegal, TORCH, ARTICLE])
+    assert [found.config for found in ranked] == [ARTICLE]
+
+
+def test_the_order_with_less_traffic_ranks_first():
+    orders = [GemmConfig(block_m=128, block_n=256, block_k=64, num_warps=8, swizzle="row")]
+    orders += [
+        GemmConfig(block_m=128, block_n=256, block_k=64, num_warps=8, group_size=size)
+        for size in (1, 4, 16)
+    ]
+    wide = GemmProblem(8192, 32768, 8192)
+    ranked = rank(wide, H200, 4, orders)
+    assert ranked[0].config.group_size == 16
+    assert ranked[0].dram_read_bytes == min(found.dram_read_bytes for found in ranked)
+
+
+def test_the_l2_as_it_is_can_be_asked_for():
+    wide = GemmProblem(32768, 8192, 2048)
+    config = GemmConfig(block_m=128, block_n=256, block_k=64, num_warps=8, group_size=4)
+    lru, l2 = (predict(wide, config, H200, model=model) for model in ("lru", "l2"))
+    assert l2.dram_read_bytes != lru.dram_read_bytes
+    assert rank(wide, H200, 1, [config], model="l2") == [l2]
+    for call in (
+        lambda: rank(wide, H200, model="fifo"),
+        lambda: predict(wide, config, H200, model=""),
+    ):
+        with pytest.raises(ArgumentError, match="model must be one of lru, l2, got"):
+            call()
+
+
+@pytest.mark.parametrize("top", [0, -1, 2.5, True])
+def test_illegal_top_is_named(top):
+    with pytest.raises(ArgumentError, match=f"top must be .*, got {top}"):
+        rank(SQUARE, H200, top)
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (TORCH, "kernel must be one of ours"),
+        (GemmConfig(block_m=48), "block_m must be a power of two"),
+        (
+            GemmConfig(block_m=256, block_n=128, block_k=128, num_stages=5, num_warps=8),
+            "shared memory",
+        ),
+    ],
+)
+def test_impossible_configurations_are_named(config, reason):
+    with pytest.raises(ConfigError, match=reason):
+        predict(SQUARE, config, H200)

@@ -1,0 +1,127 @@
+import random
+from collections import Counter
+
+import pytest
+
+from autoswizzle import space
+from autoswizzle.config import GROUPED_SWIZZLES, TORCH, GemmConfig
+from autoswizzle.errors import ArgumentError
+from autoswizzle.hardware import find_gpu
+from autoswizzle.problem import GemmProblem
+from autoswizzle.search.plan import spread
+from autoswizzle.search.sampling import SAMPLERS, Proposer, SearchSpace
+from autoswizzle.simulator.resources import estimate, why_infeasible
+
+PROBLEM = GemmProblem(4096, 4096, 4096, "bf16", "nt")
+GPU = find_gpu("H200")
+SPACE = SearchSpace(PROBLEM, GPU)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_proposals_are_legal_and_new(sampler):
+    proposer = Proposer(SPACE, sampler, 1)
+    taken = set()
+    for turn in range(25):
+        config = proposer.propose(taken)
+        assert config not in taken
+        assert space.why_illegal(config, PROBLEM, GPU) is None
+        assert why_infeasible(estimate(config, PROBLEM, GPU), GPU) is None
+        taken.add(config)
+        proposer.learn(config, 100.0 + turn if turn % 3 else None)
+
+
+def test_a_seed_repeats_its_proposals_and_another_does_not():
+    def first_ten(seed):
+        proposer, taken = Proposer(SPACE, "tpe", seed), set()
+        for _ in range(10):
+            taken.add(proposer.propose(taken))
+        return taken
+
+    assert first_ten(3) == first_ten(3)
+    assert len(first_ten(3) & first_ten(4)) <= 1
+
+
+@pytest.mark.parametrize("open_first", [True, False])
+def test_the_sampler_goes_where_times_are_short(open_first):
+    """open_first: the configurations were its own proposals, not those of an earlier run."""
+
+    def time_of(config):
+        return 100.0 if config.block_m == 128 and config.block_n == 256 else 1000.0
+
+    proposer, taken = Proposer(SPACE, "tpe", 5), set()
+    source = proposer if open_first else Proposer(SPACE, "random", 6)
+    for _ in range(80):
+        config = source.propose(taken)
+        taken.add(config)
+        proposer.learn(config, time_of(config))
+    late = []
+    for _ in range(30):
+        config = proposer.propose(taken)
+        taken.add(config)
+        proposer.learn(config, time_of(config))
+        late.append(time_of(config))
+    share = sum(time_us == 100 for time_us in late) / 30
+    everywhere = list(SPACE.configs())
+    by_chance = sum(time_of(config) == 100 for config in everywhere) / len(everywhere)
+    assert share > 3 * by_chance
+
+
+def test_torch_and_foreign_values_are_learnt_without_harm():
+    proposer = Proposer(SPACE, "tpe", 5)
+    proposer.learn(TORCH, 10.0)
+    proposer.learn(GemmConfig(group_size=7), 10.0)
+    proposer.learn(GemmConfig(kernel="mma_sync"), None)
+    assert proposer.propose(set()) is not None
+
+
+def test_an_unknown_sampler_lists_the_legal_ones():
+    with pytest.raises(ArgumentError, match="one of tpe, gp, random, got 'cma'"):
+        Proposer(SPACE, "cma", 0)
+
+
+def test_group_size_is_in_play_only_for_grouped_orders():
+    proposer, taken = Proposer(SPACE, "random", 2), set()
+    for _ in range(200):
+        taken.add(proposer.propose(taken))
+    sizes = {True: Counter(), False: Counter()}
+    for config in taken:
+        sizes[config.swizzle in GROUPED_SWIZZLES][config.group_size] += 1
+    assert set(sizes[False]) == {8}
+    assert len(sizes[True]) > 5
+
+
+def test_neighbours_differ_in_one_tunable():
+    generator = random.Random(1)
+    config = GemmConfig(block_n=64)
+    names = set()
+    for _ in range(300):
+        other = SPACE.neighbour(config, generator)
+        changed = {
+            name for name in GemmConfig.__slots__ if getattr(config, name) != getattr(other, name)
+        }
+        assert changed <= {"swizzle", "group_size"} or len(changed) <= 1
+        names |= changed
+    assert names == set(SPACE.branches["pointer"])
+
+
+def test_the_reason_for_being_outside_names_field_and_values():
+    small = SearchSpace(PROBLEM, GPU, {"pointer": {**SPACE.branches["pointer"], "block_m": (64,)}})
+    assert small.why_outside(GemmConfig(block_m=64)) is None
+    assert small.why_outside(TORCH) is None
+    assert small.why_outside(small.default) is None
+    assert small.default.block_m == 128
+    assert "block_m must be one of 64, got 256" in small.why_outside(GemmConfig(block_m=256))
+    assert "must be a power of two" in small.why_outside(GemmConfig(block_m=512))
+    assert {config.block_m for config in small.configs() if config != small.default} == {64}
+
+
+def test_the_best_of_each_family_is_among_the_seeds():
+    ranked = [GemmConfig("pointer", group_size=size) for size in range(1, 30)]
+    ranked.insert(12, GemmConfig("tma"))
+    ranked.insert(20, GemmConfig("wgmma"))
+    chosen = spread(ranked, 5)
+    assert chosen == [*ranked[:3], ranked[12], ranked[20]]
+    assert spread(ranked, 2) == [ranked[0], ranked[12]]
+    assert spread(ranked, 0) == []
+    assert spread(ranked, 100) == ranked
+    assert spread([], 5) == []

@@ -1,0 +1,74 @@
+"""The source hash: what changes it and what does not."""
+
+import ast
+
+import pytest
+
+from autoswizzle.errors import ConfigError
+from autoswizzle.kernels import source, source_hash
+
+CODE = '''
+"""Module."""
+import triton
+
+@triton.jit
+def kernel(x, BLOCK: tl.constexpr):
+    """Adds."""
+    y = x + BLOCK
+    return y
+'''
+SAME = """
+import   triton
+# a comment
+@triton.jit
+def kernel(
+    x,
+    BLOCK: tl.constexpr,
+):
+
+    y = (x + BLOCK)  # another
+    return y
+"""
+
+
+def test_formatting_comments_and_docstrings_do_not_count():
+    assert source.normalised(ast.parse(CODE)) == source.normalised(ast.parse(SAME))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("x + BLOCK", "x - BLOCK"), ("x + BLOCK", "x + BLOCK + 0"), ("jit", "jit()")]
+)
+def test_code_counts(old, new):
+    changed = CODE.replace(old, new)
+    assert source.normalised(ast.parse(CODE)) != source.normalised(ast.parse(changed))
+
+
+def test_none_and_strings_that_are_values_count():
+    trees = [source.normalised(ast.parse(f"x = {value}")) for value in ("None", "''", "0", "False")]
+    assert len(set(trees)) == 4
+
+
+def test_the_tree_is_the_same_in_every_python():
+    """Node for node: fields that a Python version adds or leaves out are not part of it."""
+    expected = (
+        "Module",
+        ("body", (
+            "FunctionDef",
+            ("name", "'f'"),
+            ("args", ("arguments", ("args", ("arg", ("arg", "'x'"))))),
+            ("body", ("Return", ("value", ("Name", ("id", "'x'"))))),
+        )),
+    )  # fmt: skip
+    assert source.normalised(ast.parse("def f(x):\n    'doc'\n    return x")) == expected
+
+
+def test_helpers_count_and_plumbing_does_not():
+    modules = set(source._sources("autoswizzle.kernels.pointer"))
+    assert modules == {"autoswizzle.kernels.pointer", "autoswizzle.kernels.order"}
+
+
+def test_families_differ_and_unknown_ones_are_refused():
+    assert len(source_hash("pointer")) == 64
+    assert source_hash("pointer") != source_hash("tma")
+    with pytest.raises(ConfigError, match=r"kernel must be one of pointer, .*, got 'cutlass'"):
+        source_hash("cutlass")

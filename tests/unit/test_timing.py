@@ -1,0 +1,164 @@
+"""The timers on a simulated device: an in-order queue with a host that feeds it."""
+
+from statistics import median
+
+import pytest
+
+from autoswizzle.errors import LaunchError
+from autoswizzle.search.timing import MIN_SAMPLES, burst, interleaved, loop, sustained
+
+
+class Stamp:
+    def __init__(self, at_us):
+        self.at_us = at_us
+
+    def elapsed_time(self, end):
+        return (end.at_us - self.at_us) / 1e3
+
+
+class FakeDevice:
+    """Host time and the time at which the queue will be empty, both in microseconds."""
+
+    def __init__(self, flush_us=40.0):
+        self.host = self.empty_at = 0.0
+        self.flush_us = flush_us
+        self.flushes = 0
+        self.captured = None
+
+    def launch(self, device_us, host_us=4.0):
+        if self.captured is not None:
+            self.captured.append(device_us)
+            return
+        self.host += host_us
+        self.empty_at = max(self.host, self.empty_at) + device_us
+
+    def now_us(self):
+        return self.host
+
+    def record(self):
+        self.host += 1
+        self.empty_at = max(self.host, self.empty_at)
+        return Stamp(self.empty_at)
+
+    def flush(self):
+        self.flushes += 1
+        self.launch(self.flush_us)
+
+    def synchronize(self):
+        self.host = max(self.host, self.empty_at)
+
+    def capture(self, calls):
+        self.captured = recorded = []
+        for call in calls:
+            call()
+        self.captured = None
+        return lambda: self.launch(sum(recorded), host_us=10)
+
+
+def test_burst_leaves_the_flush_out():
+    device = FakeDevice()
+    flushed = burst(lambda: device.launch(50), device, 5)
+    assert device.flushes >= len(flushed.times_us) >= MIN_SAMPLES
+    device = FakeDevice()
+    plain = burst(lambda: device.launch(50), device, 5, flush=False)
+    assert device.flushes == 0
+    assert median(flushed.times_us) == pytest.approx(50, abs=1)
+    assert abs(median(flushed.times_us) - median(plain.times_us)) < 5
+    assert not flushed.host_bound
+    assert not plain.host_bound
+    assert flushed.host_us == 4
+
+
+def test_burst_marks_times_that_waited_for_the_host():
+    device = FakeDevice()
+    samples = burst(lambda: device.launch(50, host_us=1000), device, 5)
+    assert samples.host_bound
+    assert samples.host_us == 1000
+
+
+def test_a_slow_host_does_not_matter_while_the_queue_is_full():
+    device = FakeDevice()
+    samples = burst(lambda: device.launch(500, host_us=60), device, 50)
+    assert not samples.host_bound  # issuing a call outlasts the flush, but the device lags behind
+    assert median(samples.times_us) == pytest.approx(500, abs=2)
+
+
+@pytest.mark.parametrize("timer", [burst, lambda call, *rest: sustained([call], *rest)])
+def test_a_cold_compile_is_not_timed(timer):
+    device = FakeDevice()
+    costs = iter([2_000_000.0])
+
+    def call():
+        device.host += next(costs, 0.0)
+        device.launch(50)
+
+    samples = timer(call, device, 5)
+    assert max(samples.times_us) < 55
+    assert samples.host_us < 10
+
+
+def test_the_budget_bounds_the_samples():
+    for device_us in (1.0, 100.0, 30_000.0):
+        device = FakeDevice()
+        burst(lambda us=device_us, device=device: device.launch(us), device, 20)
+        assert device.empty_at < 60_000 + 20 * device_us
+        device = FakeDevice()
+        sustained([lambda us=device_us, device=device: device.launch(us)], device, 20)
+        assert device.empty_at < 60_000 + 20 * device_us
+
+
+def test_sustained_rotates_through_all_buffers_and_hides_the_host():
+    device = FakeDevice()
+    used = []
+
+    def use(buffer):
+        used.append(buffer)
+        device.launch(5 + buffer, host_us=60)
+
+    samples = sustained([lambda buffer=buffer: use(buffer) for buffer in range(4)], device, 10)
+    assert set(used) == {0, 1, 2, 3}
+    # The graph's own launch, 10 us of a host that is otherwise idle, is spread over many calls.
+    assert samples.times_us == pytest.approx([6.5] * len(samples.times_us), rel=0.02)
+    assert samples.host_us == 60
+    assert samples.launches >= 4 * len(samples.times_us)
+    assert not samples.host_bound
+
+
+@pytest.mark.parametrize("timer", [burst, lambda call, *rest: sustained([call], *rest)])
+@pytest.mark.parametrize("reading", [0.0, float("nan"), -1.0])
+def test_a_broken_clock_is_refused(monkeypatch, timer, reading):
+    device = FakeDevice()
+    monkeypatch.setattr(Stamp, "elapsed_time", lambda *_: reading)
+    with pytest.raises(LaunchError, match="finite and above 0"):
+        timer(lambda: device.launch(50), device, 5)
+
+
+def test_interleaved_turns_cancel_a_linear_drift():
+    device = FakeDevice()
+    slower = [0.0]
+
+    def call(us):
+        slower[0] += 0.01  # every launch takes longer than the one before
+        device.launch(us + slower[0])
+
+    class Drifting(FakeDevice):
+        def capture(self, calls):
+            return lambda: [one() for one in calls]
+
+    device = Drifting()
+    loops = [loop([lambda us=us: call(us)], device) for us in (1000.0, 1000.0, 1000.0)]
+    rounds = interleaved(loops, device, 50)
+    assert {len(times) for times in rounds} == {len(rounds[0])}
+    assert len(rounds[0]) >= MIN_SAMPLES
+    for first, second, third in zip(*rounds, strict=True):
+        assert first == pytest.approx(second, rel=1e-9)
+        assert first == pytest.approx(third, rel=1e-9)
+    assert rounds[0][-1] > rounds[0][0] * 1.001  # the drift itself is there
+
+
+def test_interleaved_tells_contenders_apart():
+    device = FakeDevice()
+    loops = [loop([lambda us=us: device.launch(us)], device) for us in (200.0, 100.0, 5000.0)]
+    assert [item.calls for item in loops] == [5, 10, 1]
+    rounds = interleaved(loops, device, 20)
+    assert [median(times) for times in rounds] == pytest.approx([200, 100, 5000], rel=1e-3)

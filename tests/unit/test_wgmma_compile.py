@@ -1,0 +1,126 @@
+"""wgmma candidates compile for sm_90 without a GPU, into what makes them fast."""
+
+from dataclasses import replace
+
+import pytest
+
+from autoswizzle.config import GemmConfig
+from autoswizzle.errors import LaunchError
+from autoswizzle.hardware import find_gpu
+from autoswizzle.kernels.family import family
+from autoswizzle.kernels.offline import compile_for, compiled, meta_operands
+from autoswizzle.problem import GemmProblem
+from autoswizzle.space import why_illegal
+
+pytestmark = pytest.mark.kernel
+
+H200 = find_gpu("H200")
+BASE = GemmConfig(
+    kernel="wgmma", block_m=128, block_n=256, block_k=64, num_stages=4, persistent=True,
+    epilogue_subtile=4, warp_specialize="cooperative",
+)  # fmt: skip
+PINGPONG = replace(BASE, block_n=128, epilogue_subtile=2, warp_specialize="pingpong")
+PIPELINED = replace(BASE, num_warps=8, num_stages=3, warp_specialize="none")
+TF32 = replace(BASE, block_n=128, block_k=32)
+
+# (problem, configuration): together every layout, dtype, way to split the warps, scheduling, and
+# the widest tiles, which are the nearest to spilling.
+SPREAD = [
+    ("4096x4096x4096:bf16:nt", BASE),
+    ("4096x4096x4096:fp16:tt", replace(BASE, scheduling="dynamic", swizzle="hilbert")),
+    ("4096x4096x4096:bf16:nn", replace(BASE, num_warps=8, swizzle="serpentine")),
+    ("4096x4096x4096:bf16:tn", replace(BASE, block_m=256, block_n=128)),
+    ("4096x4096x4096:bf16:nn", replace(BASE, block_m=256, block_n=192, num_stages=3,
+                                       epilogue_subtile=6)),
+    ("4096x4096x4096:fp16:nt", replace(BASE, block_m=256, block_n=64, epilogue_subtile=2,
+                                       swizzle="column")),
+    ("4096x4096x4096:bf16:tn", replace(PINGPONG, num_stages=5, swizzle="morton")),
+    ("4096x4096x4096:bf16:nt", replace(PINGPONG, block_n=192, epilogue_subtile=3,
+                                       scheduling="dynamic", swizzle="grouped_n")),
+    ("4096x4096x4096:fp16:nn", replace(PINGPONG, block_m=64, block_n=256, epilogue_subtile=4)),
+    ("1024x1024x16384:bf16:nt", replace(BASE, split_k=4)),
+    ("1024x1024x16384:bf16:tn", replace(BASE, num_warps=8, split_k=3, scheduling="dynamic")),
+    ("4096x4096x4096:bf16:tt", replace(PIPELINED, swizzle="xor")),
+    ("4096x4096x4096:bf16:nt", replace(PIPELINED, block_n=128, num_warps=4, scheduling="dynamic")),
+    ("4096x4096x4096:fp32:nt:tf32", replace(TF32, num_stages=5)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "config"), SPREAD, ids=lambda value: str(value))
+def test_fast_code(text: str, config: GemmConfig) -> None:
+    problem = GemmProblem.parse(text)
+    assert why_illegal(config, problem, H200) is None
+    resources = compile_for(config, problem, H200)  # raises when it does not fit on an SM
+    assert resources.spill_bytes == 0
+    assert resources.warnings == ()  # of wgmma that ptxas would serialise
+    specialized = config.warp_specialize != "none"
+    assert resources.num_warps == (12 if specialized else config.num_warps)
+    ptx = compiled(config, problem, H200).asm["ptx"]
+    for needed in ("wgmma.mma_async", "cp.async.bulk.tensor.2d.shared", "stmatrix"):
+        assert (needed in ptx) == (needed != "stmatrix" or problem.dtype != "fp32"), needed
+    assert "cp.async.bulk.tensor.2d.global.shared" in ptx
+    assert ("setmaxnreg" in ptx) == specialized
+    assert ("atom.global" in ptx) == (config.scheduling == "dynamic" or config.split_k > 1)
+
+
+def test_one_binary_for_all_extents_and_group_sizes() -> None:
+    first = compiled(BASE, GemmProblem(4096, 4096, 4096, "bf16", "nt"), H200)
+    other = GemmProblem(1, 24, 16, "bf16", "nt")
+    assert compiled(replace(BASE, group_size=1), other, H200).hash == first.hash
+
+
+@pytest.mark.parametrize(
+    ("text", "change", "named"),
+    [
+        ("4096x4096x4096:bf16:nt:unaligned", {}, "aligned to 16 bytes"),
+        ("2x4096x4096x4096:bf16:nt", {}, "batch must be 1"),
+        ("4096x4096x4096:fp32:nt", {}, "precision tf32"),
+        ("4096x4096x4096:fp32:nn:tf32", {"block_k": 32}, "layout nt"),
+        ("4096x4096x4096:fp32:nt:tf32", {"block_k": 128}, "block_k 32 or 64"),
+        ("4096x4096x4096:bf16:nt", {"block_k": 32}, "block_k 64 or 128"),
+        ("4096x4096x4096:bf16:nt", {"block_m": 192}, "block_m 64, 128 or 256"),
+        ("4096x4096x4096:bf16:nt", {"block_n": 96}, "block_n 32, 64"),
+        ("4096x4096x4096:bf16:nt", {"block_n": 192}, "epilogue_subtile in (3, 6)"),
+        ("4096x4096x4096:bf16:nt", {"epilogue_subtile": 3}, "epilogue_subtile in (1, 2, 4, 8)"),
+        ("4096x4096x4096:bf16:nt", {"num_stages": 1}, "num_stages in 2..8"),
+        ("4096x4096x4096:bf16:nt", {"num_warps": 2}, "num_warps 4 or 8"),
+        ("4096x4096x4096:bf16:nt", {"block_m": 64}, "64 rows for every 4 warps"),
+        ("4096x4096x4096:bf16:nt", {"block_m": 256}, "192 accumulators a thread, got 256"),
+        ("4096x4096x4096:bf16:nt", {"persistent": False}, "must be persistent"),
+        ("4096x4096x4096:bf16:nt", {"split_k": 3}, "tiles x split_k must be <= 1056"),
+        ("1024x1024x128:bf16:nt", {"split_k": 3}, "split_k must be in 1..2"),
+        (
+            "1024x1024x4096:bf16:nt",
+            {"split_k": 2, "warp_specialize": "none", "num_warps": 8},
+            "cooperative to split k",
+        ),
+        (
+            "4096x4096x4096:bf16:nt",
+            {"warp_specialize": "pingpong", "num_warps": 8},
+            "num_warps 4 for pingpong",
+        ),
+    ],
+)
+def test_illegal_is_named(text: str, change: dict[str, object], named: str) -> None:
+    reason = why_illegal(replace(BASE, **change), GemmProblem.parse(text), H200)
+    assert reason is not None
+    assert named in reason
+
+
+@pytest.mark.parametrize("gpu", ["A100-80GB", "L4", "B200", "RTX 5080"])
+def test_only_hopper(gpu: str) -> None:
+    reason = why_illegal(BASE, GemmProblem(4096, 4096, 4096), find_gpu(gpu))
+    assert "wgmma needs compute capability in 90" in (reason or "")
+
+
+def test_operands_that_tma_cannot_address_are_refused() -> None:
+    a, b, out = meta_operands(GemmProblem(256, 256, 256, "bf16", "nt"))
+    problem = GemmProblem(256, 256, 256, "bf16", "nt")
+    for bad in (
+        (a.as_strided((256, 256), (257, 1)), b, out),
+        (a, b.as_strided((256, 256), (256, 1)), out),
+        (a, b, out.as_strided((256, 256), (1, 256))),
+        (a.as_strided((256, 256), (256, 1), 1), b, out),
+    ):
+        with pytest.raises(LaunchError, match="wgmma needs"):
+            family("wgmma").call(BASE, problem, *bad)
