@@ -42,6 +42,31 @@ class Compiler:
         return lambda task: kernels.compile_for(*task, self.gpu)
 
 
+def compilers_for(gpu: Gpu) -> "AheadOfNeed[tuple[GemmConfig, GemmProblem], Resources]":
+    """Processes that compile for gpu, remembering on disk what they compiled."""
+    from autoswizzle.search.workers import AheadOfNeed
+
+    sources = "".join(kernels.source_hash(name) for name in FAMILIES)
+    return AheadOfNeed(
+        Compiler(gpu),
+        workers=COMPILERS,
+        limit_s=COMPILE_S,
+        memo=settings().cache_dir / MEMO,
+        key=f"{gpu.capability} {triton_version()} {sources}",
+    )
+
+
+def compile_ahead(configs: Sequence[GemmConfig], problem: GemmProblem, gpu: Gpu) -> None:
+    """Compile configs in parallel into triton's cache; raises CompileError of the first that fails.
+
+    A launch in this process then finds them there.
+    """
+    with compilers_for(gpu) as compilers:
+        compilers.prefetch([(config, problem) for config in configs])
+        for config in configs:
+            compilers((config, problem))
+
+
 def run_kernel(
     config: GemmConfig,
     problem: GemmProblem,
@@ -69,17 +94,7 @@ class Laboratory:
     @cached_property
     def compilers(self) -> "AheadOfNeed[tuple[GemmConfig, GemmProblem], Resources]":
         """The processes that compile, and what they compiled before."""
-        from autoswizzle.search.workers import AheadOfNeed
-
-        sources = "".join(kernels.source_hash(name) for name in FAMILIES)
-        ahead: AheadOfNeed[tuple[GemmConfig, GemmProblem], Resources] = AheadOfNeed(
-            Compiler(self.gpu),
-            workers=COMPILERS,
-            limit_s=COMPILE_S,
-            memo=settings().cache_dir / MEMO,
-            key=f"{self.gpu.capability} {triton_version()} {sources}",
-        )
-        return self._open.enter_context(ahead)
+        return self._open.enter_context(compilers_for(self.gpu))
 
     @cached_property
     def bench(self) -> "Worker[Any, Any]":

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from autoswizzle import kernels
 from autoswizzle.config import GROUPED_SWIZZLES, SWIZZLES, GemmConfig
 from autoswizzle.hardware import Gpu, detect
+from autoswizzle.laboratory import compile_ahead
 from autoswizzle.problem import GemmProblem
 from autoswizzle.simulator.ranking import Prediction, predict
 
@@ -61,6 +62,7 @@ def bench_orders(
 
     gpu = gpu or detect(device)
     predictions = predict_orders(problem, base, gpu, group_sizes, swizzles)
+    compile_ahead([prediction.config for prediction in predictions], problem, gpu)
     with torch.cuda.device(device):
         measurer = Measurer(problem, gpu, kernels.run, device=f"cuda:{device}")
         for prediction in predictions:

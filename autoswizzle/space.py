@@ -88,6 +88,14 @@ def _aligned(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
     return None
 
 
+def _whole_pieces(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    """A TMA store that ends beyond n still writes up to the next 16 bytes (triton issue 11583)."""
+    unit = ALIGNMENT // problem.out_itemsize
+    if problem.n % unit:
+        return f"{config.kernel} needs n to be a multiple of {unit}, got {problem.n}"
+    return None
+
+
 def _persistent(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
     if not config.persistent:
         return f"{config.kernel} must be persistent, got persistent=False"
@@ -235,7 +243,7 @@ FAMILIES: Mapping[str, Family] = {
             "flatten": (False, True),
             "epilogue_subtile": (1, 2, 4),
         },
-        rules=(*_TILE_RULES, _aligned, _persistent, _tma_loops),
+        rules=(*_TILE_RULES, _aligned, _whole_pieces, _persistent, _tma_loops),
     ),
     "wgmma": Family(
         capabilities=(90,),
@@ -257,6 +265,7 @@ FAMILIES: Mapping[str, Family] = {
         rules=(
             _toolchain,
             _aligned,
+            _whole_pieces,
             _persistent,
             _not_batched,
             _wgmma_operands,

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,11 @@ def compiled(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Any:  # noqa
 
 
 def meta_operands(problem: GemmProblem) -> tuple[Tensor, Tensor, Tensor]:
-    """a, b and out without memory, laid out and aligned as problem says."""
+    """a, b and out without memory, laid out and aligned as problem says.
+
+    An unaligned problem is one by its extents, or else by bases at odd elements.
+    """
+    odd_base = not problem.aligned and replace(problem, aligned=None).aligned
 
     def operand(rows: int, cols: int, transposed: bool, dtype: str) -> Tensor:
         inner = rows if transposed else cols
@@ -72,7 +77,7 @@ def meta_operands(problem: GemmProblem) -> tuple[Tensor, Tensor, Tensor]:
             inner = -(-inner // unit) * unit
         strides = (1, inner) if transposed else (inner, 1)
         base = torch.empty(2**62 // 16, dtype=element, device="meta")
-        return base.as_strided((rows, cols), strides, 0 if problem.aligned else 1)
+        return base.as_strided((rows, cols), strides, 1 if odd_base else 0)
 
     m, n, k = problem.m, problem.n, problem.k
     return (

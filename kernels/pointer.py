@@ -1,5 +1,6 @@
 """The pointer family: loads through plain addresses, for operands of any strides and alignment."""
 
+import math
 from typing import TYPE_CHECKING
 
 import triton
@@ -8,7 +9,7 @@ import triton.language as tl
 from autoswizzle.config import GemmConfig
 from autoswizzle.kernels.family import Call, Scratch, compile_options
 from autoswizzle.kernels.order import log_side, tile_at
-from autoswizzle.problem import GemmProblem
+from autoswizzle.problem import ALIGNMENT, GemmProblem
 from autoswizzle.space import grid
 
 if TYPE_CHECKING:
@@ -42,13 +43,24 @@ def pointer_gemm(
     DYNAMIC: tl.constexpr,
     EVEN_K: tl.constexpr,
     WIDE: tl.constexpr,
+    UNITS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """out[m, n] = a[m, k] @ b[k, n], accumulated in float32.
 
     PERSISTENT: a program owns every num_programs-th tile, or with DYNAMIC takes the next one from
-    counter. EVEN_K: BLOCK_K divides k. WIDE: offsets need 64 bits.
+    counter. EVEN_K: BLOCK_K divides k. WIDE: offsets need 64 bits. UNITS: what m to out_stride_n
+    are multiples of, where the compiler does not see it.
     """
+    m = _multiple_of(m, UNITS[0])
+    n = _multiple_of(n, UNITS[1])
+    k = _multiple_of(k, UNITS[2])
+    a_stride_m = _multiple_of(a_stride_m, UNITS[3])
+    a_stride_k = _multiple_of(a_stride_k, UNITS[4])
+    b_stride_k = _multiple_of(b_stride_k, UNITS[5])
+    b_stride_n = _multiple_of(b_stride_n, UNITS[6])
+    out_stride_m = _multiple_of(out_stride_m, UNITS[7])
+    out_stride_n = _multiple_of(out_stride_n, UNITS[8])
     grid_m = tl.cdiv(m, BLOCK_M)
     grid_n = tl.cdiv(n, BLOCK_N)
     tile = tl.program_id(0)
@@ -73,6 +85,12 @@ def pointer_gemm(
             out_stride_n, tile, grid_m, grid_n, BLOCK_M, BLOCK_N, BLOCK_K, SWIZZLE, GROUP_SIZE,
             LOG_SIDE, EVEN_K, WIDE, PRECISION,
         )  # fmt: skip
+
+
+@triton.jit
+def _multiple_of(value, UNIT: tl.constexpr):
+    """The value itself, written so that the compiler sees that UNIT divides it."""
+    return value // UNIT * UNIT if UNIT > 1 else value
 
 
 @triton.jit
@@ -149,22 +167,20 @@ def call(config: GemmConfig, problem: GemmProblem, a: "Tensor", b: "Tensor", out
         _last_offset(b, padded_k, padded_n),
         _last_offset(out, padded_m, padded_n),
     )
+    sizes = {
+        "m": problem.m,
+        "n": problem.n,
+        "k": problem.k,
+        "a_stride_m": a.stride(0),
+        "a_stride_k": a.stride(1),
+        "b_stride_k": b.stride(0),
+        "b_stride_n": b.stride(1),
+        "out_stride_m": out.stride(0),
+        "out_stride_n": out.stride(1),
+    }
     return Call(
         kernel=pointer_gemm,
-        args={
-            "a": a,
-            "b": b,
-            "out": out,
-            "m": problem.m,
-            "n": problem.n,
-            "k": problem.k,
-            "a_stride_m": a.stride(0),
-            "a_stride_k": a.stride(1),
-            "b_stride_k": b.stride(0),
-            "b_stride_n": b.stride(1),
-            "out_stride_m": out.stride(0),
-            "out_stride_n": out.stride(1),
-        },
+        args={"a": a, "b": b, "out": out, **sizes},
         constants={
             "BLOCK_M": config.block_m,
             "BLOCK_N": config.block_n,
@@ -176,6 +192,7 @@ def call(config: GemmConfig, problem: GemmProblem, a: "Tensor", b: "Tensor", out
             "DYNAMIC": config.scheduling == "dynamic",
             "EVEN_K": problem.k % config.block_k == 0,
             "WIDE": reach > _INT32_MAX,
+            "UNITS": tuple(_unit(size, problem.itemsize) for size in sizes.values()),
             "PRECISION": problem.precision,
         },
         options=compile_options(config),
@@ -183,6 +200,13 @@ def call(config: GemmConfig, problem: GemmProblem, a: "Tensor", b: "Tensor", out
         persistent=config.persistent,
         scratch=Scratch(counter=int(config.scheduling == "dynamic")),
     )
+
+
+def _unit(size: int, itemsize: int) -> int:
+    """The largest power of two that divides size, up to 16 bytes, the widest access. 1 where 16
+    divides it: that the compiler knows by itself.
+    """
+    return 1 if size % 16 == 0 else math.gcd(size, ALIGNMENT // itemsize)
 
 
 def _last_offset(operand: "Tensor", rows: int, cols: int) -> int:

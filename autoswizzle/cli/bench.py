@@ -44,6 +44,7 @@ def bench(
     dtype: Annotated[
         str | None,
         typer.Option(
+            "--dtype",
             parser=choice("fp16", "bf16", "fp32"),
             metavar="DTYPE",
             help="fp16, bf16, or fp32, which runs as tf32 and as ieee. Default: bf16.",
@@ -58,16 +59,17 @@ def bench(
     timing: Annotated[
         str,
         typer.Option(
+            "--timing",
             parser=choice("burst", "sustained"),
             metavar="HOW",
             help="burst: single calls, the L2 flushed before each. sustained: back to back.",
         ),
     ] = "burst",
     warmup: Annotated[
-        float, typer.Option(parser=positive, metavar="MS", help="For each order.")
+        float, typer.Option("--warmup", parser=positive, metavar="MS", help="For each order.")
     ] = 25.0,
     rep: Annotated[
-        float, typer.Option(parser=positive, metavar="MS", help="Timing of each order.")
+        float, typer.Option("--rep", parser=positive, metavar="MS", help="Timing of each order.")
     ] = 100.0,
     device: Device = 0,
     num_sms: NumSms = None,

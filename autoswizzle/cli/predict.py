@@ -47,7 +47,7 @@ def rank(
     problem: Problem,
     gpu: GpuName = None,
     top: Annotated[
-        int, typer.Option(parser=integer(1), metavar="N", help="How many to print.")
+        int, typer.Option("--top", parser=integer(1), metavar="N", help="How many to print.")
     ] = 20,
     model: Model = "lru",
     num_sms: NumSms = None,

@@ -58,14 +58,18 @@ def smem(
         ),
     ] = None,
     cols: Annotated[
-        int, typer.Option(parser=integer(1), metavar="N", help="Elements of a row of the tile.")
+        int,
+        typer.Option(
+            "--cols", parser=integer(1), metavar="N", help="Elements of a row of the tile."
+        ),
     ] = 64,
     itemsize: Annotated[
-        int, typer.Option(parser=integer(1), metavar="BYTES", help="Of an element.")
+        int, typer.Option("--itemsize", parser=integer(1), metavar="BYTES", help="Of an element.")
     ] = 2,
     instruction: Annotated[
         str,
         typer.Option(
+            "--instruction",
             parser=choice(*_WORDS),
             metavar="NAME",
             help="What a warp executes: ldmatrix.x1, .x2, .x4; ld.shared or st.shared .b8 to .b128 "

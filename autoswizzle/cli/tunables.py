@@ -27,6 +27,7 @@ def _assignment(text: str) -> tuple[str, Any]:
 Kernel = Annotated[
     str | None,
     typer.Option(
+        "--kernel",
         parser=choice(*(kernel for kernel in KERNELS if kernel != "torch")),
         metavar="NAME",
         help="Kernel family. Default: pointer.",

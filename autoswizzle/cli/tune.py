@@ -48,22 +48,33 @@ def tune(
     ] = False,
     dtype: Annotated[
         str | None,
-        typer.Option(parser=choice(*ITEMSIZE), metavar="DTYPE", help="Where none is spelled out."),
+        typer.Option(
+            "--dtype", parser=choice(*ITEMSIZE), metavar="DTYPE", help="Where none is spelled out."
+        ),
     ] = None,
     effort: Annotated[
-        str, typer.Option(parser=choice(*EFFORTS), metavar="NAME", help=", ".join(EFFORTS))
+        str,
+        typer.Option("--effort", parser=choice(*EFFORTS), metavar="NAME", help=", ".join(EFFORTS)),
     ] = "standard",
     trials: Annotated[
         int | None,
-        typer.Option(parser=integer(1), metavar="N", help="Configurations tried for each problem."),
+        typer.Option(
+            "--trials",
+            parser=integer(1),
+            metavar="N",
+            help="Configurations tried for each problem.",
+        ),
     ] = None,
     seconds: Annotated[
         float | None,
-        typer.Option(parser=positive, metavar="S", help="Search time for each problem."),
+        typer.Option(
+            "--seconds", parser=positive, metavar="S", help="Search time for each problem."
+        ),
     ] = None,
     storage: Annotated[
         str | None,
         typer.Option(
+            "--storage",
             parser=parsed(_storage),
             metavar="URL",
             help="Study storage. Default: SQLite, in the cache.",

@@ -40,15 +40,20 @@ class Reuse:
         self.carried = np.flatnonzero(new & (self._last_wave >= 0))
         self.repeated = np.flatnonzero(~new)
 
-    @cached_property
+    @property
     def late(self) -> Ints:
         """Of each carried touch: extent of waves v..w-1, v its tile's last wave and w its own."""
-        return self._extent_of(self._last_wave[self.carried], self._wave[self.carried] - 1)
+        return self._extents[0]
 
-    @cached_property
+    @property
     def early(self) -> Ints:
         """Of each carried touch: extent of waves v+1..w. Shape (carried, kinds), like late."""
-        return self._extent_of(self._last_wave[self.carried] + 1, self._wave[self.carried])
+        return self._extents[1]
+
+    @property
+    def of_wave(self) -> Ints:
+        """Extent of each wave, shape (waves, kinds)."""
+        return self._extents[2]
 
     @property
     def waves_apart(self) -> Ints:
@@ -57,10 +62,13 @@ class Reuse:
         return apart
 
     @cached_property
-    def of_wave(self) -> Ints:
-        """Extent of each wave, shape (waves, kinds)."""
+    def _extents(self) -> list[Ints]:
+        last, own = self._last_wave[self.carried], self._wave[self.carried]
         waves = np.arange(self._waves)
-        return self._extent_of(waves, waves)
+        found = self._extent_of(
+            np.concatenate((last, last + 1, waves)), np.concatenate((own - 1, own, waves))
+        )
+        return np.split(found, (len(own), 2 * len(own)))
 
     @cached_property
     def between_carried(self) -> Ints:
@@ -89,7 +97,7 @@ class Reuse:
     def _extent_of(self, first: Ints, last: Ints) -> Ints:
         """Extent of the distinct tiles that waves first..last touch in one step, per kind."""
         if self._waves <= _DENSE_WAVES:
-            table = self._wave_table
+            table = self._wave_table()
             within: Ints = table[last + 1, first] - table[first, first]
             return within
         waves, extents = self._wave[self._new], self._by_kind(self._new)
@@ -98,7 +106,6 @@ class Reuse:
         touched = sum_below(self._last_wave[self._new], extents, stop, first)
         return touched - before[np.searchsorted(waves, first)]
 
-    @cached_property
     def _wave_table(self) -> Ints:
         """[x, v]: extent of touches in waves below x whose tile was last touched before wave v."""
         shape = (self._waves, self._waves + 1, self._num_kinds)

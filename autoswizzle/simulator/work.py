@@ -14,6 +14,8 @@ from autoswizzle.simulator.reuse import Reuse
 
 Ints = NDArray[np.int64]
 
+_KEPT_ITEMS = 2**15  # an analysis takes 120 bytes an item, and 64 are kept: 250 MB at most
+
 
 @dataclass(frozen=True, slots=True)
 class Item:
@@ -153,13 +155,16 @@ class Launch:
     def reuse(self) -> Reuse:
         """Its reuse analysis, kept for launches that differ in K, k step or element only."""
         parts = _ceil(_ceil(self.k, self.block_k), self.part_steps)
-        return _launch_reuse(
+        items = _ceil(self.m, self.block_m) * _ceil(self.n, self.block_n)
+        small = items * self.batch * self.split_k <= _KEPT_ITEMS
+        analyse = _launch_reuse if small else _launch_reuse.__wrapped__
+        return analyse(
             (self.m, self.block_m), (self.n, self.block_n), self.swizzle, self.group_size,
             self.concurrency, self.batch, self.split_k, parts,
         )  # fmt: skip
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def _launch_reuse(
     rows: tuple[int, int],
     columns: tuple[int, int],

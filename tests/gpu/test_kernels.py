@@ -46,13 +46,15 @@ def normal(rows, cols, dtype, seed=0):
     return torch.randn((rows, cols), generator=generator).to(DEVICE, dtype)
 
 
-def in_poison(values, transposed, aligned):
-    """A view with these values amid NaN: before it, after every row, and after its end."""
+def in_poison(values, transposed, unit):
+    """A view with these values amid NaN: before it, after every row, and after its end.
+
+    Its pitch is an odd multiple of unit elements; its base is aligned, but for unit 1.
+    """
     stored = values.t() if transposed else values
     rows, cols = stored.shape
-    unit = 16 // values.element_size()
-    pitch = (cols + 1 + unit) // unit * unit if aligned else cols + 3
-    offset = unit if aligned else 1
+    pitch = (cols // unit + 1 | 1) * unit
+    offset = 1 if unit == 1 else 16
     base = torch.full((offset + (rows + 1) * pitch,), NAN, dtype=values.dtype, device=DEVICE)
     view = base.as_strided((rows, cols), (pitch, 1), offset)
     view.copy_(stored)
@@ -61,11 +63,15 @@ def in_poison(values, transposed, aligned):
 
 @dataclass(frozen=True)
 class Case:
-    """One configuration on one problem, operands and output amid NaN."""
+    """One configuration on one problem, operands and output amid NaN.
+
+    unit: elements that pitches are odd multiples of; 0 for 16 bytes if aligned, else 1.
+    """
 
     config: GemmConfig
     problem: GemmProblem
     random: bool = False
+    unit: int = 0
 
     def __str__(self):
         return f"{self.config}-{self.problem}"
@@ -75,10 +81,10 @@ class Case:
         dtype = dtype_of(problem)
         a = fill(problem.m, problem.k, dtype, 1)
         b = fill(problem.k, problem.n, dtype, 2)
-        aligned = bool(problem.aligned)
-        _, a = in_poison(a, problem.layout[0] == "t", aligned)
-        _, b = in_poison(b, problem.layout[1] == "t", aligned)
-        base, out = in_poison(torch.full((problem.m, problem.n), NAN, dtype=dtype), False, aligned)
+        unit = self.unit or (16 // problem.itemsize if problem.aligned else 1)
+        _, a = in_poison(a, problem.layout[0] == "t", unit)
+        _, b = in_poison(b, problem.layout[1] == "t", unit)
+        base, out = in_poison(torch.full((problem.m, problem.n), NAN, dtype=dtype), False, unit)
         return a, b, out, base
 
     def compile(self):
@@ -162,7 +168,14 @@ def small_extents():
         yield Case(TMA, GemmProblem(*extents, "bf16", layout, aligned=True))
 
 
-CASES = [*products(), *orders(), *blocks(), *small_extents()]
+def widths():
+    """Extents and pitches that allow accesses of 16, 8, 4 and 2 bytes, and none wider."""
+    for unit, layout in itertools.product((8, 4, 2, 1), LAYOUTS):
+        problem = GemmProblem(25 * unit, 9 * unit, 33 * unit, "fp16", layout, aligned=False)
+        yield Case(POINTER, problem, random=True, unit=unit)
+
+
+CASES = [*products(), *orders(), *blocks(), *small_extents(), *widths()]
 
 
 @pytest.fixture(scope="module", autouse=True)

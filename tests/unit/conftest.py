@@ -66,8 +66,8 @@ class Kernels:
         assert b.shape == (problem.k, problem.n)
         assert out.shape == (problem.m, problem.n)
         self.calls.append((config, problem))
-        with torch.no_grad():
-            torch.mm(a, b, out=out)
+        # like a kernel, it writes memory behind autograd's back
+        out.data.copy_(torch.mm(a.data, b.data))
 
     @property
     def problems(self):

@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import signal
 import threading
 import time
 from dataclasses import replace
@@ -357,6 +358,7 @@ def test_a_forked_child_starts_afresh_even_while_the_lock_is_held(fake_gpu, h200
     held.wait()
     child = os.fork()
     if child == 0:
+        signal.alarm(10)  # so that a deadlock ends as a failure
         os._exit(0 if decide(near(5), h200).source == "miss" else 1)
     status = os.waitpid(child, 0)[1]
     done.set()

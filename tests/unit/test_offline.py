@@ -99,6 +99,25 @@ def test_whole_k_blocks_are_loaded_without_a_mask():
         assert all(" 0x10," in copy for copy in copies), "16 bytes at a time"
 
 
+@pytest.mark.parametrize(
+    ("text", "width"),
+    [
+        ("3000x3000x3000:bf16:nn", 16),
+        ("17x3000x3000:bf16:nt", 16),
+        ("3000x3000x3000:fp16:tt", 16),
+        ("1004x1004x1004:fp32:nt:tf32", 16),
+        ("3004x3004x3004:bf16:nt", 8),
+        ("3002x3002x3002:bf16:tn", 4),
+    ],
+)
+def test_loads_are_as_wide_as_the_extents_allow(text, width):
+    """The compiler itself tells only multiples of 16 elements from all others."""
+    problem = GemmProblem.parse(text)
+    ptx = compiled(GemmConfig(), problem, find_gpu("A100-80GB")).asm["ptx"]
+    widths = {int(found, 16) for found in re.findall(ASYNC_COPY + r"[^;]*?, (0x\w+)", ptx)}
+    assert widths == {width}
+
+
 def test_an_unaligned_problem_compiles_to_narrow_accesses():
     """The base may be at any element: nothing wider than one bf16 may be loaded or stored."""
     problem = GemmProblem(512, 512, 512, "bf16", "nt", aligned=False)
@@ -166,7 +185,8 @@ def test_other_errors_are_not_the_compilers():
     [
         ("64x32x128:bf16:nt", ((128, 1), (1, 128), (32, 1)), 0),
         ("64x32x128:bf16:tn", ((1, 64), (32, 1), (32, 1)), 0),
-        ("63x31x127:bf16:nn", ((127, 1), (31, 1), (31, 1)), 1),
+        ("63x31x127:bf16:nn", ((127, 1), (31, 1), (31, 1)), 0),
+        ("64x32x128:bf16:nn:unaligned", ((128, 1), (32, 1), (32, 1)), 1),
         ("63x31x127:fp32:nn:ieee:aligned", ((128, 1), (32, 1), (32, 1)), 0),
     ],
 )

@@ -5,6 +5,7 @@ fake_gpu makes CPU tensors count as a GPU's; `tuned` puts an entry, so that they
 
 import copy
 import threading
+import time
 import warnings
 
 import pytest
@@ -206,6 +207,9 @@ def test_vmap_and_functional_transforms(tuned):
     assert torch.equal(torch.vmap(lambda x: matmul(b.mT, x))(a.mT), torch.matmul(b.mT, a.mT))
     grad = torch.func.grad(lambda x: matmul(x, b).sum())(a[0])
     assert torch.equal(grad, torch.ones(4, 5) @ b.mT)
+    p, q = ints(4, 8).requires_grad_(), ints(8, 5)
+    scaled = torch.func.grad(lambda x: x * matmul(p, q).sum())(torch.tensor(2.0))
+    assert torch.equal(scaled, (p @ q).sum())
     _, tangent = torch.func.jvp(lambda x: matmul(x, b), (a[0],), (a[1],))
     assert torch.equal(tangent, a[1] @ b)
     assert not tuned.calls
@@ -446,6 +450,13 @@ def test_disabled_is_torch(tuned, monkeypatch):
     assert not tuned.calls
 
 
+@pytest.mark.parametrize("make", [lambda: ints(4, 32)[:, ::2], lambda: ints(1, 16).expand(4, 16)])
+def test_irregular_strides_are_torchs(tuned, make):
+    a, b = make(), ints(16, 8)
+    assert torch.equal(matmul(a, b), a @ b)
+    assert not tuned.calls
+
+
 def test_a_vector_is_one_row(tuned):
     a, b = ints(16).requires_grad_(), ints(16, 8)
     product = matmul(a, b)
@@ -562,11 +573,9 @@ def test_a_given_config_that_fails_is_an_error(fake_gpu):
 # Gradients
 
 
-def grads(multiply, a, b, seed=None):
+def grads(multiply, a, b, seed):
     a, b = a.detach().requires_grad_(), b.detach().requires_grad_()
-    product = multiply(a, b)
-    product.backward(ints(*product.shape, dtype=a.dtype) if seed is None else seed)
-    return a.grad, b.grad
+    return torch.autograd.grad(multiply(a, b), (a, b), seed)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -704,6 +713,7 @@ def test_the_tune_policy_tunes_once_for_all_threads(fake_gpu, entry_for, monkeyp
         @staticmethod
         def tune(problems, *, devices, progress):
             tuned.extend(problems)
+            time.sleep(0.05)
             dispatcher().store.put(entry_for(problems[0], config=SMALL))
 
     monkeypatch.setattr(plans, "import_module", lambda name: Tuning)

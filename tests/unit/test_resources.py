@@ -30,6 +30,7 @@ SQUARE = GemmProblem(4096, 4096, 4096, "bf16", "nt")
         (64, 0, 8, 4),  # 2,048 registers a warp: 8 in a quarter of the SM
         (255, 0, 4, 2),  # 8,160 rounded up to 8,192 a warp: 2 in a quarter
         (168, 0, 12, 1),
+        (200, 0, 2, 4),  # 6,400 a warp: 2 in a quarter, though 10 would fit in all quarters
         (128, 0, 12, 1),  # 4 warps in a quarter: 16, one block of 12
         (33, 0, 4, 12),  # 1,056 rounded up to 1,280 a warp: 12 in a quarter, 48
         (32, 113 * KIB, 4, 2),  # each block takes 1 KiB more

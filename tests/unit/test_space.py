@@ -65,3 +65,12 @@ def test_torch_is_always_legal_and_has_no_tunables() -> None:
 def test_branches_follow_gpu_and_dtype() -> None:
     assert "pointer" in branches(PROBLEM, find_gpu("A10"))
     assert branches(GemmProblem(64, 64, 64, "fp8e5m2"), find_gpu("A10")) == {}
+
+
+@pytest.mark.parametrize(("kernel", "block_k"), [("tma", 64), ("wgmma", 64)])
+def test_tma_stores_need_rows_of_whole_pieces(kernel: str, block_k: int) -> None:
+    config = GemmConfig(kernel, block_k=block_k, persistent=True)
+    legal = GemmProblem(512, 1544, 512, aligned=True)
+    assert why_illegal(config, legal, H200) is None
+    reason = why_illegal(config, replace(legal, n=1537), H200)
+    assert reason == f"{kernel} needs n to be a multiple of 8, got 1537"

@@ -1,0 +1,146 @@
+"""The suite on this GPU: our best kernel and the dispatched result against torch.matmul.
+
+    python benchmarks/gemm_suite.py --dtype bf16 --layout nt [--large] [--entries FILE] [--redo]
+
+Each problem is searched (the shortlist's seeds, torch, the default), then the finalists and torch
+run interleaved on fresh data, and the fastest of ours against torch once more: that ratio and its
+95 % interval are the result, torch's decision aside. Sustained timing. Resumable: problems in the
+result file are kept unless --redo. --entries: a cache file that gets the verdicts.
+"""
+
+import argparse
+import json
+import math
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from record import folder_of, stamp, write
+from suite import large, suite
+
+from autoswizzle.cache.store import export_entries
+from autoswizzle.errors import TuneError
+from autoswizzle.hardware import detect
+from autoswizzle.laboratory import Laboratory
+from autoswizzle.problem import GemmProblem
+from autoswizzle.search.effort import EFFORTS
+from autoswizzle.search.study import SearchResult
+from autoswizzle.simulator.ranking import shortlist
+from autoswizzle.tuning import entry_of
+
+SLOW = 0.97  # ratios below it are counted
+AHEAD = 4  # problems whose seeds compile before their turn
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--dtype", default="bf16")
+    parser.add_argument("--layout", default="nt")
+    parser.add_argument("--large", action="store_true", help="only m, n, k >= 1024")
+    parser.add_argument("--problems", nargs="*", help="these instead of the suite's")
+    parser.add_argument("--seeds", type=int, default=24)
+    parser.add_argument("--trials", type=int, default=0, help="beyond the seeds, by the sampler")
+    parser.add_argument("--screening-ms", type=float, default=8)
+    parser.add_argument("--final-ms", type=float, default=80)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="stop starting problems")
+    parser.add_argument("--entries", type=Path)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--redo", action="store_true")
+    options = parser.parse_args()
+    gpu = detect(0)
+    name = f"suite-{options.dtype}-{options.layout}" + ("-large" if options.large else "")
+    path = (options.out or folder_of(gpu)) / f"{name}.json"
+    problems = (large if options.large else suite)(options.dtype, options.layout)
+    if options.problems:
+        problems = [GemmProblem.parse(text) for text in options.problems]
+    rows: dict[str, Any] = {}
+    if path.exists() and not options.redo:
+        rows = {row["problem"]: row for row in json.loads(path.read_text())["rows"]}
+    effort = replace(
+        EFFORTS["standard"],
+        name="suite", trials=options.seeds + 2 + options.trials, seconds=math.inf,
+        seeds=options.seeds, screening_ms=options.screening_ms, final_ms=options.final_ms,
+        min_gain=0.0,
+    )  # fmt: skip
+    began = time.monotonic()
+    left = [problem for problem in problems if str(problem) not in rows]
+    with Laboratory(gpu, 0, effort, None) as laboratory:
+        for index, problem in enumerate(left):
+            if time.monotonic() - began > options.seconds:
+                break
+            for following in left[index : index + AHEAD]:
+                seeds = shortlist(following, gpu, count=options.seeds)
+                laboratory.compilers.prefetch([(item.config, following) for item in seeds])
+            started = time.monotonic()
+            try:
+                found = laboratory.search(problem)
+                row = row_of(problem, found)
+                if options.entries is not None:
+                    export_entries(options.entries, [entry_of(problem, laboratory, found)])
+            except TuneError as error:
+                row = {"problem": str(problem), "error": str(error)}
+            rows[str(problem)] = row
+            print(line(row), f"{time.monotonic() - started:.1f} s", flush=True)
+            write(path, {**stamp(gpu), **summary(list(rows.values())), "rows": [*rows.values()]})
+    print(json.dumps(summary(list(rows.values()))), f"{time.monotonic() - began:.0f} s")
+
+
+def row_of(problem: GemmProblem, found: SearchResult) -> dict[str, Any]:
+    final = found.final
+    if final is None:
+        raise TuneError(f"the search of {problem} must have a final")
+    ours, theirs = final.confirmed
+    return {
+        "problem": str(problem),
+        "config": final.fastest.to_dict(),
+        "ratio": final.ratio,
+        "ratio_low": final.ratio_low,
+        "ratio_high": final.ratio_high,
+        "time_us": ours.time_us,
+        "torch_us": theirs.time_us,
+        "tflops": ours.tflops(problem),
+        "dispatched": max(1.0, final.ratio) if final.winner == final.fastest else 1.0,
+        "sm_mhz": ours.sm_mhz,
+        "power_w": ours.power_w,
+        "spearman": found.spearman,
+        "screened": [
+            {"config": item.config.to_dict(), "time_us": item.time_us}
+            for item in found.measurements
+        ],
+        "infeasible": [{"config": f.config.to_dict(), "why": f.message} for f in found.infeasible],
+    }
+
+
+def line(row: dict[str, Any]) -> str:
+    if "error" in row:
+        return f"{row['problem']:30s} FAILED {row['error']}"
+    config = row["config"]
+    told = {key: config[key] for key in config if key not in ("kernel", "persistent", "block_k")}
+    shown = " ".join(f"{key[:9]}={value}" for key, value in told.items())
+    rho = "-" if row["spearman"] is None else f"{row['spearman']:.2f}"
+    return (
+        f"{row['problem']:30s} {row['ratio']:.3f} [{row['ratio_low']:.3f}, {row['ratio_high']:.3f}]"
+        f" {row['torch_us']:9.1f} us {row['tflops']:5.0f} TF rho {rho}"
+        f" bad {len(row['infeasible'])} {config['kernel']} {shown}"
+    )
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    ratios = [row["ratio"] for row in rows if "error" not in row]
+    if not ratios:
+        return {}
+    return {
+        "problems": len(ratios),
+        "failed": len(rows) - len(ratios),
+        "geomean": math.exp(sum(map(math.log, ratios)) / len(ratios)),
+        "least": min(ratios),
+        "below_0.97": sum(ratio < SLOW for ratio in ratios) / len(ratios),
+        "dispatched_geomean": math.exp(
+            sum(math.log(row["dispatched"]) for row in rows if "error" not in row) / len(ratios)
+        ),
+    }
+
+
+if __name__ == "__main__":
+    main()
