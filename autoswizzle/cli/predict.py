@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 Model = Annotated[
     str,
     typer.Option(
+        "--model",
         parser=choice("lru", "l2"),
         metavar="NAME",
         help="Of the L2: lru, whole tiles least recently used, or l2, as DRAM counters show it.",

@@ -88,13 +88,14 @@ def smem(
     problem: Annotated[
         GemmProblem,
         typer.Option(
+            "--problem",
             parser=parsed(GemmProblem.parse),
             metavar="PROBLEM",
             help="For --bench: 16-bit, layout nt.",
         ),
     ] = BENCHED,
     rep: Annotated[
-        float, typer.Option(parser=positive, metavar="MS", help="Timing of each layout.")
+        float, typer.Option("--rep", parser=positive, metavar="MS", help="Timing of each layout.")
     ] = 200.0,
     device: Device = 0,
     as_json: Json = False,
