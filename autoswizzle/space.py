@@ -348,12 +348,17 @@ def branches(problem: GemmProblem, gpu: Gpu) -> dict[str, Mapping[str, tuple[Any
     }
 
 
-def candidates(problem: GemmProblem, gpu: Gpu) -> Iterator[GemmConfig]:
+def candidates(
+    problem: GemmProblem,
+    gpu: Gpu,
+    searched: Mapping[str, Mapping[str, tuple[Any, ...]]] | None = None,
+) -> Iterator[GemmConfig]:
     """Every legal configuration with searched values; torch itself is not among them.
 
-    No rule depends on the tile order, so legality is asked once for all orders.
+    searched: the values, as branches gives them, which is the default. No rule depends on the tile
+    order, so legality is asked once for all orders.
     """
-    for kernel, tunables in branches(problem, gpu).items():
+    for kernel, tunables in (branches(problem, gpu) if searched is None else searched).items():
         orders = _orders(tunables)
         names = [name for name in tunables if name not in ("swizzle", "group_size")]
         for values in itertools.product(*(tunables[name] for name in names)):

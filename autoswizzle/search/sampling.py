@@ -56,9 +56,8 @@ class SearchSpace:
 
     def configs(self) -> Iterator[GemmConfig]:
         """Every configuration of the branches that is worth trying."""
-        for config in space.candidates(self.problem, self.gpu):
-            if config.kernel in self.branches and self.is_worth_trying(config):
-                yield config
+        candidates = space.candidates(self.problem, self.gpu, self.branches)
+        yield from filter(self.is_worth_trying, candidates)
 
     def suggest(self, trial: optuna.Trial) -> GemmConfig:
         """The configuration an Optuna trial proposes; it may be illegal."""
@@ -73,7 +72,17 @@ class SearchSpace:
             chosen["group_size"] = _suggest(trial, f"{kernel}.group_size", sizes)
         return GemmConfig(kernel=kernel, **chosen)
 
-    def neighbour(self, config: GemmConfig, generator: random.Random) -> GemmConfig:
+    def near(
+        self, config: GemmConfig, taken: Collection[GemmConfig], generator: random.Random
+    ) -> GemmConfig | None:
+        """What a random walk from config meets first that is worth trying and not taken."""
+        for _ in range(STEPS):
+            config = self._neighbour(config, generator)
+            if config not in taken and self.is_worth_trying(config):
+                return config
+        return None
+
+    def _neighbour(self, config: GemmConfig, generator: random.Random) -> GemmConfig:
         """The same with one tunable drawn anew; it may be illegal."""
         tunables = self.branches[config.kernel]
         name = generator.choice(list(dict(_in_play(tunables, config.swizzle))))
@@ -201,18 +210,11 @@ class Proposer:
             return None
         trial = self._study.ask()
         config = self._space.suggest(trial)
-        if self._is_new(config, taken):
+        if config not in taken and self._space.is_worth_trying(config):
             self._open[config] = trial
             return config
         self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
-        for _ in range(STEPS):
-            config = self._space.neighbour(config, self._random)
-            if self._is_new(config, taken):
-                return config
-        return self._any_other(taken)
-
-    def _is_new(self, config: GemmConfig, taken: Collection[GemmConfig]) -> bool:
-        return config not in taken and self._space.is_worth_trying(config)
+        return self._space.near(config, taken, self._random) or self._any_other(taken)
 
     def _any_other(self, taken: Collection[GemmConfig]) -> GemmConfig | None:
         if self._rest is None:

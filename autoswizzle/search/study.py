@@ -84,7 +84,7 @@ def search(
     progress: Callable[[Progress], None] | None = None,
     race: RaceCall | None = None,
     seeds: Sequence[GemmConfig | Mapping[str, Any]] = (),
-    branches: Branches | None = None,
+    branches: Branches | SearchSpace | None = None,
     revisions: Mapping[str, str] | None = None,
     prefetch: Callable[[Sequence[GemmConfig]], None] | None = None,
     lookahead: int = 1,
@@ -95,14 +95,16 @@ def search(
 
     measure(config) and compile(config) raise CandidateError for a candidate that can't be used.
     predictions: ranked, best first. race(configs, seed): holds the final; without it the fastest
-    screened is the best. seeds: known-good settings, tried before the predictions. branches: the
-    space, space.branches by default. revisions: History. prefetch: told the configurations that
-    come next, lookahead of them. seed: makes the sampler repeatable; a resumed study still
-    continues with other proposals.
+    screened is the best. seeds: known-good settings, tried before the predictions. branches: what
+    may be tried, space.branches by default. revisions: see History. prefetch: told the next
+    configurations to compile, lookahead of them. seed: makes the sampler repeatable; a resumed
+    study still continues with other proposals.
     Everything measured is in storage at once; calling again with the same one finishes the budget.
     Raises TuneError when no configuration of ours could be used, ArgumentError for a bad storage.
     """
-    searched = SearchSpace(problem, gpu, branches)
+    searched = (
+        branches if isinstance(branches, SearchSpace) else SearchSpace(problem, gpu, branches)
+    )
     legal, rejected = legal_seeds(seeds, searched)
     predicted = {item.config: item.time_us for item in predictions}
     bench = _Bench(measure, compile, gpu)
@@ -127,7 +129,7 @@ def search(
                 stopped = "space"
                 break
             if prefetch is not None:
-                prefetch(waiting)
+                prefetch([config for config in waiting if config != TORCH])
             history.run_next(bench.evaluate, lambda: bench.measure_s)
         _require_success(records, problem, gpu)
         final = race and _final(history, records, searched, effort, bench, race)

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import math
 import sys
@@ -17,7 +18,7 @@ from autoswizzle.search.measure import ROTATION, Measurement, Measurer
 from autoswizzle.search.timing import Samples
 
 PROBLEM = GemmProblem(48, 32, 64, "fp32", "nt")
-GPU = find_gpu("H200")
+GPU = dataclasses.replace(find_gpu("H200"), l2_bytes=16 * 1024)  # four sets of small buffers
 FAST = GemmConfig(block_m=16, block_n=32)
 SLOW = GemmConfig(block_m=32, block_n=32)
 
@@ -122,7 +123,7 @@ def test_a_fast_candidate_that_computes_something_else_is_not_timed(device, wron
 
 def test_buffers_rotate_through_three_times_the_l2(device):
     problem = GemmProblem(512, 512, 2048, "bf16")
-    small = GPU.__class__(**{**{f: getattr(GPU, f) for f in GPU.__slots__}, "l2_bytes": 4 * MIB})
+    small = dataclasses.replace(GPU, l2_bytes=4 * MIB)
     seen = set()
 
     def run(config, problem, a, b, out):

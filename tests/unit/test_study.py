@@ -30,7 +30,7 @@ from autoswizzle.search.effort import EFFORTS
 from autoswizzle.search.history import study_name
 from autoswizzle.search.measure import Measurement, Race
 from autoswizzle.search.study import rank_correlation, search, why_rejected
-from autoswizzle.simulator.ranking import rank
+from autoswizzle.simulator.ranking import predict, rank
 from autoswizzle.simulator.resources import Resources
 
 PROBLEM = GemmProblem(2048, 2048, 2048, "bf16", "nt")
@@ -56,6 +56,7 @@ def branches(**changed):
 
 ALL_GROUPS = {"swizzle": space.SWIZZLES, "group_size": space.GROUP_SIZES}
 WIDE = branches(**ALL_GROUPS, block_m=(64, 128), num_stages=(2, 3, 4))
+WIDE_CONFIGS = list(space.candidates(PROBLEM, GPU, WIDE))
 
 
 def trials(count):
@@ -115,13 +116,6 @@ def test_predictions_come_first_then_torch_and_the_default_then_the_sampler():
     assert result.stopped == "trials"
     assert [item.config for item in result.measurements] == bench.measured
     assert result.best.time_us == min(map(time_of, bench.measured))
-
-
-WIDE_CONFIGS = [
-    config
-    for config in space.candidates(PROBLEM, GPU)
-    if all(getattr(config, name) in values for name, values in WIDE["pointer"].items())
-]
 
 
 def test_every_proposal_is_legal_and_none_is_repeated_until_the_space_is_exhausted():
@@ -469,9 +463,9 @@ def test_seconds_bound_the_trials_but_torch_and_the_default_are_owed():
             return super().measure(config)
 
     bench = Slow()
-    predictions = rank(PROBLEM, GPU, top=50)
+    predictions = rank(PROBLEM, GPU, 50, WIDE_CONFIGS)
     effort = EFFORTS["exhaustive"].with_budget(seconds=0.25)
-    result = run(bench, effort=effort, predictions=predictions, branches=None)
+    result = run(bench, effort=effort, predictions=predictions)
     assert result.stopped == "seconds"
     assert 4 <= len(bench.measured) <= 5
     assert bench.measured[-2:] == [TORCH, DEFAULT]
@@ -513,18 +507,17 @@ def test_the_correlation_is_spearmans_with_tied_ranks():
 
 
 def test_predicted_and_measured_times_are_correlated_in_the_result(url):
-    predictions = rank(PROBLEM, GPU, top=40)
-    known = {item.config: item.time_us for item in predictions}
+    predictions = rank(PROBLEM, GPU, 40, WIDE_CONFIGS)
 
     class Obedient(Bench):
         def measure(self, config):
-            time_us = known.get(config, 1e6)
+            time_us = 1.0 if config == TORCH else predict(PROBLEM, config, GPU).time_us
             return Measurement(config, time_us, time_us, time_us, "sustained")
 
     bench = Obedient()
-    result = run(bench, url, trials(22), predictions=predictions, branches=None)
+    result = run(bench, url, trials(22), predictions=predictions)
     assert result.spearman == pytest.approx(1.0)
-    assert run(bench, url, trials(22), branches=None).spearman == pytest.approx(1.0)
+    assert run(bench, url, trials(22)).spearman == pytest.approx(1.0)
 
 
 def test_what_comes_next_is_announced():
@@ -537,8 +530,8 @@ def test_what_comes_next_is_announced():
             return FITS
 
     run(Watched(), prefetch=announced.extend, lookahead=4)
-    assert len(set(announced)) == 20
-    assert set(order) == set(announced) - {TORCH}
+    assert len(set(announced)) == 19
+    assert set(order) == set(announced)
 
 
 def test_progress_is_reported_at_the_start_and_after_each_trial(url):
