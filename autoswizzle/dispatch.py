@@ -23,10 +23,13 @@ from autoswizzle.misses import FILE_NAME, MissLog
 from autoswizzle.operands import as_matrices, is_regular, problem_of, why_torch
 from autoswizzle.problem import GemmProblem
 from autoswizzle.settings import Settings, settings
-from autoswizzle.space import FAMILIES, why_illegal
+from autoswizzle.space import why_illegal
 from autoswizzle.toolchain import triton_version
 
 MAX_MEMOS = 65536  # decisions a process remembers, about 1 kB each, before it starts afresh
+
+# a (m, k) @ b (k, n) into out (m, n), for the extents, strides and device it was bound to
+Launcher = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
 
 _log = logging.getLogger(__name__)
 
@@ -139,7 +142,7 @@ class Dispatcher:
 
     def near_miss(self, problem: GemmProblem, gpu: Gpu) -> NearMiss | None:
         """The stored entry closest to problem on gpu that is not its own."""
-        return self.store.nearest(self._key(problem, gpu), source_of)
+        return self.store.nearest(self._key(problem, gpu), kernels.current_source)
 
     def _key(self, problem: GemmProblem, gpu: Gpu) -> CacheKey:
         return key_for(problem, gpu, triton=self.triton)
@@ -149,7 +152,7 @@ class Dispatcher:
             return Decision(problem, TORCH, "disabled", "AUTOSWIZZLE_DISABLE=1")
         if self.triton is None:
             return Decision(problem, TORCH, "unsupported", "triton is not installed")
-        stored = self.store.get(self._key(problem, gpu), source_of)
+        stored = self.store.get(self._key(problem, gpu), kernels.current_source)
         if stored is None or not _legal(stored, problem, gpu):
             return self._miss(problem, gpu)
         source = "shipped" if stored.place == "shipped" else "cache"
@@ -176,7 +179,7 @@ class Dispatcher:
         return decision
 
     def _nearest(self, problem: GemmProblem, gpu: Gpu) -> Decision:
-        below, above = self.store.around(self._key(problem, gpu), source_of)
+        below, above = self.store.around(self._key(problem, gpu), kernels.current_source)
         reason = "no entry, and none within a factor of 2 in m on both sides"
         if below is None or above is None:
             return Decision(problem, TORCH, "miss", reason)
@@ -195,13 +198,6 @@ def remember(memo: dict[Any, Any], key: object, value: object) -> None:
     if len(memo) >= MAX_MEMOS:
         memo.clear()
     memo[key] = value
-
-
-def source_of(kernel: str) -> str | None:
-    """The source hash entries of a kernel family need now; None when there is no such family."""
-    if kernel == "torch":
-        return ""
-    return kernels.source_hash(kernel) if kernel in FAMILIES else None
 
 
 @lru_cache(maxsize=1)
@@ -281,11 +277,11 @@ def check_config(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> None:
         raise ConfigError(f"{illegal} (config {config}, problem {problem})")
 
 
-def run_kernel(
+def bind_kernel(
     config: GemmConfig, problem: GemmProblem, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor
-) -> None:
-    """Launch one of our kernels: a (m, k) @ b (k, n) into out (m, n)."""
-    kernels.run(config, problem, a, b, out)
+) -> Launcher:
+    """Compile and load the kernel that multiplies operands like these; see kernels.bind."""
+    return kernels.bind(config, problem, a, b, out)
 
 
 def load_cache(path: str | os.PathLike[str]) -> int:

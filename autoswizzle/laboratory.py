@@ -1,7 +1,7 @@
 """One GPU and its processes: candidates compile ahead in parallel and run in isolation."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
@@ -109,9 +109,8 @@ class Laboratory:
         self,
         problem: GemmProblem,
         progress: "Callable[[Progress], None] | None" = None,
-        branches: Mapping[str, Mapping[str, tuple[Any, ...]]] | None = None,
     ) -> "SearchResult":
-        """Search problem; branches: the space. Raises TuneError when nothing of ours runs."""
+        """Search problem; raises TuneError when no configuration of ours could be used."""
         from autoswizzle.search.bench import Racing, Screening
         from autoswizzle.search.study import search
 
@@ -141,7 +140,6 @@ class Laboratory:
             storage=self.storage,
             progress=progress,
             race=race,
-            branches=branches,
             revisions={name: kernels.source_hash(name) for name in FAMILIES},
         )
 

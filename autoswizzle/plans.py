@@ -2,13 +2,12 @@
 
 import logging
 from dataclasses import dataclass, field
-from importlib import import_module
 
 import torch
 
 from autoswizzle import dispatch
 from autoswizzle.config import TORCH, GemmConfig
-from autoswizzle.dispatch import Decision, decide, dispatcher
+from autoswizzle.dispatch import Decision, Launcher, decide, dispatcher
 from autoswizzle.errors import AutoswizzleError, CacheError, CandidateError, UnavailableError
 from autoswizzle.hardware import Gpu
 from autoswizzle.operands import as_matrices, fp32_precision, is_regular, problem_of
@@ -22,14 +21,14 @@ class Plan:
     """How operands of certain shapes, strides and alignment are multiplied.
 
     config: None for torch. forced: it is the caller's, so its failure is an error.
-    ready: its kernel is loaded, so that it may run during a CUDA-graph capture.
+    launcher: its kernel, loaded at the first launch; a CUDA-graph capture runs no other.
     reorders_sums: programs add up an output element in an order that may change between calls.
     """
 
     problem: GemmProblem | None = None
     config: GemmConfig | None = None
     forced: bool = False
-    ready: bool = False
+    launcher: Launcher | None = None
     reorders_sums: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -49,7 +48,7 @@ def plan_of(
     """The memoised plan of operands that passed why_torch."""
     dtype = a.dtype
     try:
-        bases = a.data_ptr() | b.data_ptr()
+        bases = a.data_ptr() % ALIGNMENT == 0, b.data_ptr() % ALIGNMENT == 0
     except RuntimeError:  # a wrapper without memory: a gradient batched by is_grads_batched
         return WITH_TORCH
     key: tuple[object, ...] = (
@@ -59,7 +58,7 @@ def plan_of(
         b.stride(),
         dtype,
         a.get_device(),
-        bases % ALIGNMENT == 0,
+        bases,
     )
     if dtype is torch.float32:
         key += (fp32_precision(),)
@@ -109,13 +108,21 @@ def _on_miss(decision: Decision, problem: GemmProblem, gpu: Gpu, device: int) ->
             f"nearest: {near or 'none'}; tune it with: autoswizzle tune {problem}"
         )
     if policy == "tune" and dispatcher().claim(problem, gpu):
-        tuning = import_module("autoswizzle.tuning")
-        try:
-            tuning.tune([problem], devices=[device], progress=False)
-        except AutoswizzleError as error:
-            _log.warning("tuning %s failed, so torch runs it: %s", problem, error)
+        _tune(problem, device)
         return decide(problem, gpu)
     return decision
+
+
+def _tune(problem: GemmProblem, device: int) -> None:
+    from autoswizzle.tuning import tune
+
+    try:
+        [result] = tune([problem], devices=[device], progress=False).results
+        failure = result.error
+    except AutoswizzleError as error:  # an unwritable cache, say: the entry is used all the same
+        failure = str(error)
+    if failure is not None:
+        _log.warning("tuning %s: %s", problem, failure)
 
 
 def product(plan: Plan, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -130,10 +137,10 @@ def launch(plan: Plan, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> b
         return False
     if plan.reorders_sums and torch.are_deterministic_algorithms_enabled():
         return False
-    if plan.ready:
-        dispatch.run_kernel(plan.config, plan.problem, a, b, out)
-        return True
-    return _first_launch(plan, plan.config, plan.problem, a, b, out)
+    if plan.launcher is None:
+        return _first_launch(plan, plan.config, plan.problem, a, b, out)
+    plan.launcher(a, b, out)
+    return True
 
 
 def _first_launch(
@@ -144,19 +151,20 @@ def _first_launch(
     b: torch.Tensor,
     out: torch.Tensor,
 ) -> bool:
-    """Compile and launch, one thread at a time; an entry that fails here is torch from now on."""
+    """Load the kernel and launch it, one thread at a time; one that fails is torch from now on."""
     if _capturing(a):
         return False
     with dispatcher().lock:
         try:
-            dispatch.run_kernel(config, problem, a, b, out)
+            launcher = plan.launcher or dispatch.bind_kernel(config, problem, a, b, out)
+            launcher(a, b, out)
         except (CandidateError, UnavailableError) as error:
             if plan.forced:
                 raise
             _log.warning("torch runs %s, since %s fails here: %s", problem, config, error)
             plan.config = None
             return False
-        plan.ready = True
+        plan.launcher = launcher
     return True
 
 

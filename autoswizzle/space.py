@@ -23,11 +23,12 @@ GROUP_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 MAX_GROUP_SIZE = 1024
 MAX_TILES = 2**31 - 1  # of a launch: the device counts in int32, and grid axis x ends there
 MAX_REGISTERS = 255  # a thread can have
-SLICE_COLUMNS = 64  # of an output slice: 128 bytes of 16-bit elements, one swizzle atom's row
+SLICE_COLUMNS = (64, 32)  # of an output slice: 128 and 64 bytes of 16-bit elements
 _SETTLED = ("swizzle", "scheduling", "flatten")  # what does not make another tile
 MAX_ACCUMULATORS = 256  # fp32 accumulators a thread can hold (255 registers a thread)
 
 MAX_SPLIT_K = 32  # partial sums of a tile that its last program adds
+MAX_SPLIT_ADDED = 64  # of a slice of the tile, beside their addresses: 128 spills, ptxas 12.8
 MAX_SPLIT_WAVES = 8  # work items an SM, when k is split: a larger grid needs no split
 
 _DEFAULTS = {item.name: item.default for item in fields(GemmConfig)}
@@ -159,6 +160,10 @@ def _wgmma_split(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | No
     steps = -(-problem.k // config.block_k)
     if config.split_k > min(steps, MAX_SPLIT_K):
         return f"split_k must be in 1..{min(steps, MAX_SPLIT_K)}, got {config.split_k}"
+    threads = 8 * 32  # of the consumers, one of 8 warps or two of 4
+    added = config.block_m * config.block_n // config.epilogue_subtile // threads
+    if added > MAX_SPLIT_ADDED:
+        return f"a thread must add <= {MAX_SPLIT_ADDED} partial sums at once, got {added}"
     grid_m, grid_n = grid(config, problem)
     items, most = grid_m * grid_n * config.split_k, MAX_SPLIT_WAVES * gpu.num_sms
     if items > most:
@@ -367,17 +372,21 @@ def candidates(
 
 
 def tiles(problem: GemmProblem, gpu: Gpu) -> Iterator[GemmConfig]:
-    """Every legal tile, in one tile order: static, unflattened, stored in slices of 64 columns."""
+    """Every legal tile, in one tile order: static, unflattened, stored in slices of 64 or 32
+    columns.
+    """
     for kernel, tunables in branches(problem, gpu).items():
         settled = {name: tunables[name][:1] for name in _SETTLED if name in tunables}
         names = [name for name in tunables if name not in ("group_size", "epilogue_subtile")]
         for values in itertools.product(*({**tunables, **settled}[name] for name in names)):
-            chosen = dict(zip(names, values, strict=True))
+            config = GemmConfig(kernel=kernel, **dict(zip(names, values, strict=True)))
+            slices = {1}
             if "epilogue_subtile" in tunables:
-                chosen["epilogue_subtile"] = max(1, chosen["block_n"] // SLICE_COLUMNS)
-            config = GemmConfig(kernel=kernel, **chosen)
-            if why_illegal(config, problem, gpu) is None:
-                yield config
+                slices = {max(1, config.block_n // columns) for columns in SLICE_COLUMNS}
+            for count in sorted(slices):
+                tile = replace(config, epilogue_subtile=count)
+                if why_illegal(tile, problem, gpu) is None:
+                    yield tile
 
 
 def orders(config: GemmConfig) -> Iterator[GemmConfig]:

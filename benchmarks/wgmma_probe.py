@@ -268,7 +268,7 @@ class Bench:
             return stored.t() if transposed else stored
 
         m, n, k = problem.m, problem.n, problem.k
-        layout_a, layout_b = problem.layout
+        layout_a, layout_b = problem.layout[0], problem.layout[1]
         self.sets = [
             (
                 operand(m, k, layout_a == "t"),

@@ -59,7 +59,7 @@ def compiled(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Any:  # noqa
     if interpreted(call):
         raise UnavailableError("compiling needs TRITON_INTERPRET unset")
     with compile_errors():
-        return _compile(call, gpu.capability)
+        return compile_call(call, gpu.capability)
 
 
 def meta_operands(problem: GemmProblem) -> tuple[Tensor, Tensor, Tensor]:
@@ -87,7 +87,7 @@ def meta_operands(problem: GemmProblem) -> tuple[Tensor, Tensor, Tensor]:
     )
 
 
-def _compile(call: Call, capability: int) -> Any:  # noqa: ANN401
+def compile_call(call: Call, capability: int) -> Any:  # noqa: ANN401
     """Compile for "cuda" capability as JITFunction.run does for the current device."""
     import triton
     from triton.backends.compiler import GPUTarget

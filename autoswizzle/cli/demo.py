@@ -24,7 +24,7 @@ from autoswizzle.report.tables import table
 from autoswizzle.settings import settings
 from autoswizzle.simulator.ranking import Prediction, rank
 from autoswizzle.simulator.resources import Resources, resident_blocks
-from autoswizzle.space import candidates
+from autoswizzle.space import candidates, orders, tiles
 from autoswizzle.toolchain import triton_version
 
 TARGET = "H200"  # what the demo ranks and compiles for where there is no GPU
@@ -88,7 +88,7 @@ def _without_gpu(gpu: Gpu) -> None:
 
     print(f"\n2. Compile the best of each kernel family for the {gpu.name} with its real compiler.")
     families = dict.fromkeys(config.kernel for config in configs)
-    compiled = {family: _compiled(family, configs, gpu) for family in families}
+    compiled = {family: _compiled(family, gpu) for family in families}
     titles = ("configuration", "us predicted", "registers", "shared KiB", "blocks/SM", "spills")
     print(table(titles, [_row(item, gpu) for family in families for item in compiled[family]]))
     chosen = compiled["pointer"][-1].prediction
@@ -124,19 +124,20 @@ class Compiled:
     resources: Resources
 
 
-def _compiled(family: str, configs: list[GemmConfig], gpu: Gpu) -> list[Compiled]:
-    """The family's candidates from the best on, up to the first that compiles without spills.
+def _compiled(family: str, gpu: Gpu) -> list[Compiled]:
+    """The family's tiles from the best on, up to the first that compiles without spills.
 
-    Only the best of each tile and number of warps takes part: those differ most. Raises TuneError
-    when ATTEMPTS of them all spill or fail.
+    Each in its best order; of one tile and number of warps only the best. Raises TuneError when
+    ATTEMPTS of them all spill or fail.
     """
     from autoswizzle.kernels import compile_for
 
-    waiting = [config for config in configs if config.kernel == family]
+    waiting = [config for config in tiles(PROBLEM, gpu) if config.kernel == family]
     done: list[Compiled] = []
     for _ in range(ATTEMPTS):
-        best = rank(PROBLEM, gpu, 1, waiting)[0]
-        waiting = [config for config in waiting if _tile(config) != _tile(best.config)]
+        tile = rank(PROBLEM, gpu, 1, waiting)[0].config
+        [best] = rank(PROBLEM, gpu, 1, orders(tile))
+        waiting = [config for config in waiting if _tile(config) != _tile(tile)]
         with suppress(CompileError):
             done.append(Compiled(best, compile_for(best.config, PROBLEM, gpu)))
             if not done[-1].resources.spill_bytes:

@@ -11,6 +11,7 @@ from autoswizzle.cli.options import (
     L2Mb,
     NumSms,
     Problem,
+    choice,
     chosen_gpu,
     gpu_line,
     integer,
@@ -32,6 +33,16 @@ from autoswizzle.report.tables import byte_size, fields, print_json, table
 if TYPE_CHECKING:
     from autoswizzle.simulator.ranking import Prediction
 
+Model = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        parser=choice("lru", "l2"),
+        metavar="NAME",
+        help="Of the L2: lru, whole tiles least recently used, or l2, as DRAM counters show it.",
+    ),
+]
+
 
 def rank(
     problem: Problem,
@@ -39,6 +50,7 @@ def rank(
     top: Annotated[
         int, typer.Option("--top", parser=integer(1), metavar="N", help="How many to print.")
     ] = 20,
+    model: Model = "lru",
     num_sms: NumSms = None,
     l2_mb: L2Mb = None,
     as_json: Json = False,
@@ -50,7 +62,7 @@ def rank(
     from autoswizzle.simulator import ranking
 
     target = chosen_gpu(gpu, num_sms, l2_mb)
-    predictions = ranking.rank(problem, target, top=top)
+    predictions = ranking.rank(problem, target, top=top, model=model)
     if not predictions:
         raise ConfigError(f"no configuration of {problem} is legal on {target.name}")
     if as_json:
@@ -75,6 +87,7 @@ def simulate(
     explain: Annotated[
         bool, typer.Option("--explain", help="Also print the terms of the predicted time.")
     ] = False,
+    model: Model = "lru",
     num_sms: NumSms = None,
     l2_mb: L2Mb = None,
     as_json: Json = False,
@@ -98,7 +111,7 @@ def simulate(
         persistent=persistent or None,
         assignments=assignments or [],
     )
-    prediction = ranking.predict(problem, config, target)
+    prediction = ranking.predict(problem, config, target, model=model)
     if as_json:
         print_json({**_header(problem, target), **prediction.to_dict()})
         return

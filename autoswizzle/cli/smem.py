@@ -4,9 +4,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autoswizzle.cli.options import Json, choice, extents, integer
+from autoswizzle.cli.options import Device, Json, choice, extents, integer, parsed, positive
 from autoswizzle.cli.tunables import Block
 from autoswizzle.errors import ArgumentError
+from autoswizzle.problem import GemmProblem
 from autoswizzle.report.tables import byte_size, fields, print_json, table
 from autoswizzle.smem import (
     INSTRUCTIONS,
@@ -22,6 +23,7 @@ from autoswizzle.smem import (
 if TYPE_CHECKING:
     from autoswizzle.smem import Conflicts, TileLayout
 
+BENCHED = GemmProblem(8192, 8192, 8192, "bf16", "nt")  # the source article's extents
 PICTURE_ROWS = 8  # a swizzle repeats after 8 rows of 128 bytes
 _WORDS = ("accumulator", *INSTRUCTIONS)
 
@@ -77,12 +79,36 @@ def smem(
     traffic: Traffic = None,
     block: Block = None,
     warps: WarpGrid = None,
+    bench: Annotated[
+        bool,
+        typer.Option(
+            "--bench", help="Time the mma.sync kernel under every layout on this GPU instead."
+        ),
+    ] = False,
+    problem: Annotated[
+        GemmProblem,
+        typer.Option(
+            "--problem",
+            parser=parsed(GemmProblem.parse),
+            metavar="PROBLEM",
+            help="For --bench: 16-bit, layout nt.",
+        ),
+    ] = BENCHED,
+    rep: Annotated[
+        float, typer.Option("--rep", parser=positive, metavar="MS", help="Timing of each layout.")
+    ] = 200.0,
+    device: Device = 0,
     as_json: Json = False,
 ) -> None:
     """Show bank conflicts and GEMM traffic.
 
     Every shared-memory layout under one instruction, or the bytes a whole GEMM moves. Needs no GPU.
     """
+    if bench:
+        from autoswizzle.cli.smem_bench import bench as bench_layouts
+
+        bench_layouts(problem, rep, device, as_json)
+        return
     if traffic is not None:
         _print_traffic(traffic, block or (128, 128, 64), warps or (2, 2), itemsize, as_json)
         return

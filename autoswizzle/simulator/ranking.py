@@ -122,24 +122,24 @@ def shortlist(
 
     Many configurations share one predicted time, as the model does not see all that tells them
     apart; a search that starts with different tiles learns more than from the best ones of rank.
-    Of a tile's stages the deepest of the least time is taken.
+    Of a tile's stages the deepest of the least time is taken, then the fewest output slices.
     """
     _require_model(model)
     least_bytes = problem.min_bytes - dram_write_bytes(problem)
-    bounded: dict[GemmConfig, tuple[float, int, int, GemmConfig]] = {}
+    bounded: dict[GemmConfig, tuple[tuple[float, int, int], int, GemmConfig]] = {}
     for config in tiles(problem, gpu):
         blocks = resident_blocks(estimate(config, problem, gpu), gpu)
         if blocks:
             least = terms(config, problem, gpu, blocks, least_bytes).total
-            found = (least, -config.num_stages, blocks, config)
-            key = replace(config, num_stages=1)
-            bounded[key] = min(found, bounded.get(key, found), key=lambda entry: entry[:2])
-    promising = sorted(bounded.values(), key=lambda entry: entry[:2])[:_TILES]
+            found = ((least, -config.num_stages, config.epilogue_subtile), blocks, config)
+            key = replace(config, num_stages=1, epilogue_subtile=1)
+            bounded[key] = min(found, bounded.get(key, found), key=lambda entry: entry[0])
+    promising = sorted(bounded.values(), key=lambda entry: entry[0])[:_TILES]
     columns = [
         sorted(
             (_predicted(problem, order, gpu, blocks, model) for order in orders(config)), key=_order
         )
-        for _, _, blocks, config in promising
+        for _, blocks, config in promising
     ]
     columns.sort(key=lambda column: _order(column[0]))
     rows = zip_longest(*columns)

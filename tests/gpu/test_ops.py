@@ -8,7 +8,7 @@ import warnings
 import pytest
 import torch
 
-from autoswizzle import dispatch, plans
+from autoswizzle import dispatch, kernels, plans
 from autoswizzle.cache.entry import CacheEntry
 from autoswizzle.cache.key import key_for
 from autoswizzle.cache.store import shared_store
@@ -84,7 +84,7 @@ def fresh(monkeypatch, tmp_path):
 def tune(problem, kernel="pointer"):
     """Put an entry for problem on this GPU."""
     gpu = detect(torch.cuda.current_device())
-    key = key_for(problem, gpu, dispatch.source_of(kernel), triton_version())
+    key = key_for(problem, gpu, kernels.current_source(kernel), triton_version())
     config = config_for(problem, kernel)
     dispatcher().store.put(CacheEntry(key, config, time_us=1.0, torch_us=2.0, ratio=2.0))
     return config
@@ -323,7 +323,7 @@ def test_a_stored_entry_is_found_again_by_tensors(text):
     b = b if problem.layout[1] == "t" else b.contiguous()
     assert explain(a, b).config == config
     assert_close(matmul(a, b), a, b)
-    assert plans.plan_of(a, b).ready
+    assert plans.plan_of(a, b).launcher is not None
 
 
 def test_sixteen_threads_on_a_new_shape():
@@ -390,11 +390,17 @@ def test_capture_of_a_tuned_problem(prepared, capfd, monkeypatch):
     problem = GemmProblem(64, 128, 256, "bf16", "nn")
     tune(problem)
     torch.matmul(ints(8, 8), ints(8, 8))  # cuBLAS makes its handle outside of captures
+    ran = []
+    bind = dispatch.bind_kernel
+
+    def counted(*args):
+        launcher = bind(*args)
+        return lambda *operands: ran.append(1) or launcher(*operands)
+
+    monkeypatch.setattr(dispatch, "bind_kernel", counted)
     if prepared:
         assert [decision.uses_torch for decision in prepare([problem])] == [False]
-    ran = []
-    run_kernel = dispatch.run_kernel
-    monkeypatch.setattr(dispatch, "run_kernel", lambda *args: ran.append(1) or run_kernel(*args))
+    ran.clear()
     captured(ints(64, 256), ints(256, 128))
     assert len(ran) == (1 if prepared else 0)
     matmul(ints(64, 256), ints(256, 128))  # afterwards it is served as ever

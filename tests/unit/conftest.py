@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from autoswizzle import dispatch, operands
+from autoswizzle import kernels as kernel_package
 from autoswizzle.cache.entry import CacheEntry
 from autoswizzle.cache.key import key_for
 from autoswizzle.cache.store import shared_store
@@ -60,6 +61,16 @@ class Kernels:
         self.error = None
 
     def __call__(self, config, problem, a, b, out):
+        """As kernels.bind."""
+        facts = [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in (a, b, out)]
+
+        def launch(*operands):
+            assert [(t.shape, t.stride(), t.dtype) for t in operands] == facts
+            self.run(config, problem, *operands)
+
+        return launch
+
+    def run(self, config, problem, a, b, out):
         if self.error is not None:
             raise self.error
         assert a.shape == (problem.m, problem.k)
@@ -96,8 +107,8 @@ def fake_gpu(fresh, monkeypatch, h200):
     kernels = Kernels()
     monkeypatch.setattr(operands, "on_gpu", attrgetter("is_cpu"))
     monkeypatch.setattr(dispatch, "gpu_of", lambda device: h200)
-    monkeypatch.setattr(dispatch, "run_kernel", kernels)
-    monkeypatch.setattr(dispatch, "source_of", {"pointer": "aaaa", "torch": ""}.get)
+    monkeypatch.setattr(dispatch, "bind_kernel", kernels)
+    monkeypatch.setattr(kernel_package, "current_source", {"pointer": "aaaa", "torch": ""}.get)
     monkeypatch.setattr(dispatch, "triton_version", lambda: (3, 6))
     return kernels
 

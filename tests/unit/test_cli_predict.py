@@ -5,12 +5,24 @@ import json
 import pytest
 
 from autoswizzle.cli.app import run
-from autoswizzle.config import GemmConfig
+from autoswizzle.config import SWIZZLES, GemmConfig
 from autoswizzle.hardware import MIB, find_gpu
 from autoswizzle.problem import GemmProblem
 from autoswizzle.simulator import ranking
 
 PROBLEM = "1024x1536x512:fp16:nt"
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """A space small enough to rank in no time."""
+    configs = [
+        GemmConfig(block_m=m, num_warps=w, swizzle=s)
+        for m in (32, 64, 128)
+        for w in (4, 8)
+        for s in SWIZZLES
+    ]
+    monkeypatch.setattr(ranking, "candidates", lambda problem, gpu: iter(configs))
 
 
 def printed(capsys, *args):
@@ -31,6 +43,17 @@ def test_simulate_predicts_the_configuration_asked_for(capsys):
     expected = ranking.predict(GemmProblem.parse(PROBLEM), config, find_gpu("H200"))
     assert err == ""
     assert data.items() >= json.loads(json.dumps(expected.to_dict())).items()
+
+
+def test_the_model_of_the_l2_can_be_chosen(few, capsys):
+    problem, gpu = GemmProblem.parse("8192x8192x2048:fp16"), find_gpu("H200")
+    expected = ranking.predict(problem, GemmConfig(), gpu, model="l2")
+    args = ("simulate", str(problem), "--gpu", "H200", "--model")
+    data, _ = printed(capsys, *args, "l2")
+    assert data["dram_read_bytes"] == expected.dram_read_bytes
+    assert printed(capsys, *args, "lru")[0]["dram_read_bytes"] != expected.dram_read_bytes
+    assert run([*args, "l3"]) == 2
+    assert "--model must be one of lru, l2, got 'l3'" in capsys.readouterr().err
 
 
 def test_set_reaches_any_field(capsys):
@@ -54,7 +77,7 @@ def test_simulate_explains_its_terms(capsys):
         assert named in plain
 
 
-def test_rank_lists_the_simulators_best(capsys):
+def test_rank_lists_the_simulators_best(few, capsys):
     data, _ = printed(capsys, "rank", PROBLEM, "--gpu", "A100-80GB", "--top", "7")
     expected = ranking.rank(GemmProblem.parse(PROBLEM), find_gpu("A100-80GB"), top=7)
     assert [row["config"] for row in data["ranking"]] == [p.config.to_dict() for p in expected]
@@ -66,7 +89,7 @@ def test_rank_lists_the_simulators_best(capsys):
         assert str(prediction.config) in line
 
 
-def test_overrides_change_the_gpu(capsys):
+def test_overrides_change_the_gpu(few, capsys):
     data, _ = printed(capsys, "rank", PROBLEM, "--gpu", "H200", "--num-sms", "7", "--l2-mb", "1.5")
     assert data["num_sms"] == 7
     assert data["l2_effective_bytes"] == 1.5 * MIB
@@ -74,7 +97,7 @@ def test_overrides_change_the_gpu(capsys):
 
 
 @pytest.mark.parametrize("command", ["rank", "simulate"])
-def test_without_a_gpu_the_default_is_said_apart_from_the_result(capsys, monkeypatch, command):
+def test_without_a_gpu_the_default_is_said_apart_from_the_result(few, capsys, monkeypatch, command):
     from autoswizzle.errors import UnavailableError
 
     def missing(device):

@@ -5,6 +5,11 @@ import json
 import pytest
 
 from autoswizzle.cli.app import run
+from autoswizzle.errors import UnavailableError
+from autoswizzle.hardware import find_gpu
+from autoswizzle.search.measure import Measurement
+from autoswizzle.simulator.resources import Resources
+from autoswizzle.smem_bench import LayoutRow, predicted_accesses
 
 
 def printed(capsys, *args):
@@ -50,6 +55,75 @@ def test_the_articles_traffic(capsys):
     assert round(moved["shared_read"] / 1e9, 2) == 51.81
     assert round(moved["shared_write"] / 1e9, 2) == 17.45
     assert round(moved["c_shared_write"] / 1e6) == 268
+
+
+COUNTED = {"load_conflicts": 123456.0, "store_conflicts": 7.0, "ldmatrix": 5.0, "wait": 0.5}
+
+
+@pytest.fixture
+def layouts(monkeypatch):
+    """An H200 on which every layout takes 10 us."""
+
+    def bench_layouts(problem, configs, *, rep_ms, device, gpu):
+        return [
+            LayoutRow(
+                config,
+                predicted_accesses(config, problem),
+                Resources(200, 65536, 8),
+                Measurement(config, 10.0, 9.9, 10.1, "sustained"),
+            )
+            for config in configs
+        ]
+
+    monkeypatch.setattr("autoswizzle.cli.smem_bench.present_gpu", lambda device: find_gpu("H200"))
+    monkeypatch.setattr("autoswizzle.cli.smem_bench.bench_layouts", bench_layouts)
+    return monkeypatch
+
+
+def test_bench_prints_ways_and_speed_and_says_why_nothing_is_counted(layouts, capsys):
+    def missing(problem, configs):
+        raise UnavailableError("counting bank conflicts needs ncu")
+
+    layouts.setattr("autoswizzle.cli.smem_bench.count_conflicts", missing)
+    assert run(["smem", "--bench"]) == 0
+    out, err = capsys.readouterr()
+    assert err == "no counters: counting bank conflicts needs ncu\n"
+    operands = out.split("\n\n")[0].splitlines()
+    assert "8192x8192x8192:bf16:nt on H200" in operands[0]
+    cells = {line.split()[0]: line.split() for line in operands[2:]}
+    assert {kind: row[6] for kind, row in cells.items()} == {
+        "none": "8",
+        "32": "4",
+        "64": "2",
+        "128": "1",
+    }
+    assert cells["128"][-1] == f"{2 * 8192**3 / 10 / 1e6:,.1f}"
+
+
+def test_bench_prints_what_was_counted_beside_what_was_predicted(layouts, capsys):
+    layouts.setattr(
+        "autoswizzle.cli.smem_bench.count_conflicts",
+        lambda problem, configs: [COUNTED] * len(configs),
+    )
+    assert run(["smem", "--bench", "--problem", "4096x4096x4096:fp16:nt"]) == 0
+    out = capsys.readouterr().out
+    [line] = [line for line in out.splitlines() if line.startswith("none ") and "123456" in line][
+        :1
+    ]
+    assert line.split()[4:6] == ["123456", "352321536"]  # 7 x 50,331,648 conflicts of A and B
+    assert line.rstrip().endswith("wait 0.50")
+    assert run(["smem", "--bench", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert set(data["experiments"]) >= {"operands", "result"}
+
+
+def test_bench_without_a_gpu_is_one_line(capsys, monkeypatch):
+    def missing(device):
+        raise UnavailableError(f"no CUDA device {device}: torch finds none")
+
+    monkeypatch.setattr("autoswizzle.cli.smem_bench.present_gpu", missing)
+    assert run(["smem", "--bench"]) == 1
+    assert capsys.readouterr().err == "error: no CUDA device 0: torch finds none\n"
 
 
 @pytest.mark.parametrize(

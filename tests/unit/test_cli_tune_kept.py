@@ -49,7 +49,7 @@ def searched(fresh, monkeypatch):
             raise outcomes[problem.m]
         return found()
 
-    monkeypatch.setattr(tuning.Bench, "search", search)
+    monkeypatch.setattr(tuning.Laboratory, "search", search)
     monkeypatch.setattr(tuning, "detect", lambda device: H200)
     monkeypatch.setattr(tuning, "versions", lambda: {"torch": "2.11"})
     monkeypatch.setattr("autoswizzle.cli.tune.present_gpu", lambda device: H200)
@@ -91,7 +91,7 @@ def test_each_problem_is_saved_before_the_next_starts(searched, shapes, tmp_path
         seen.append(saved(out) if out.exists() else [])
         return found()
 
-    monkeypatch.setattr(tuning.Bench, "search", search)
+    monkeypatch.setattr(tuning.Laboratory, "search", search)
     assert run(["tune", "--file", shapes, "--out", str(out)]) == 0
     assert seen == [[], [16], [16, 32]]
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from autoswizzle import dispatch
+from autoswizzle import dispatch, kernels
 from autoswizzle.cache.entry import CacheEntry
 from autoswizzle.cache.store import CacheStore, export_entries
 from autoswizzle.config import TORCH, GemmConfig
@@ -32,7 +32,7 @@ def store(tmp_path):
 @pytest.fixture
 def made(monkeypatch, tmp_path, store):
     """Builds a dispatcher: made(on_miss="torch", ...)."""
-    monkeypatch.setattr(dispatch, "source_of", {"pointer": "aaaa", "torch": ""}.get)
+    monkeypatch.setattr(kernels, "current_source", {"pointer": "aaaa", "torch": ""}.get)
 
     def build(*, triton=(3, 6), rank=None, **changes):
         chosen = Settings(cache_dir=tmp_path / "user", **changes)
@@ -309,12 +309,6 @@ def test_export_and_load(fake_gpu, tmp_path, entry_for):
     assert load_cache(str(tmp_path / "one.json")) == 1
     with pytest.raises(CacheError, match="none"):
         load_cache(tmp_path / "none")
-
-
-def test_the_real_source_hash_knows_its_families(fresh):
-    assert dispatch.source_of("torch") == ""
-    assert dispatch.source_of("a family of another release") is None
-    assert len(dispatch.source_of("pointer")) == 64
 
 
 def test_check_config_names_the_field(h200):

@@ -133,10 +133,13 @@ def test_a_symbolic_m_uses_our_operator_where_some_m_is_tuned(tuned, graphs, ent
 
 
 @torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
-def test_an_extent_that_only_data_decides_is_plain_torch(tuned, graphs):
+@pytest.mark.parametrize("shape", [(4, 16), (4, 3, 16)])
+def test_an_extent_that_only_data_decides_is_plain_torch(tuned, graphs, entry_for, shape):
+    dispatcher().store.put(entry_for(GemmProblem(64, 8, 16, "fp32", "nn")))
     f = compiled(lambda a, b, mask: matmul(a[mask.nonzero()[:, 0]], b), graphs)
-    a, b, mask = ints(4, 16), ints(16, 8), torch.tensor([1, 0, 1, 1])
+    a, b, mask = ints(*shape), ints(16, 8), torch.tensor([1, 0, 1, 1])
     assert torch.equal(f(a, b, mask), a[mask.bool()] @ b)
+    assert "autoswizzle" not in str(graphs.operators)
 
 
 def test_out_inside_a_graph(tuned, graphs):

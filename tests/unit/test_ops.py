@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import autoswizzle
-from autoswizzle import dispatch, operands, plans
+from autoswizzle import dispatch, operands, plans, tuning
 from autoswizzle.config import TORCH, GemmConfig
 from autoswizzle.dispatch import dispatcher
 from autoswizzle.errors import CacheError, ConfigError, LaunchError
@@ -709,14 +709,14 @@ def test_the_tune_policy_tunes_once_for_all_threads(fake_gpu, entry_for, monkeyp
     tuned, barrier, products = [], threading.Barrier(16), []
     a, b = ints(4, 16), ints(16, 8)
 
-    class Tuning:
-        @staticmethod
-        def tune(problems, *, devices, progress):
-            tuned.extend(problems)
-            time.sleep(0.05)
-            dispatcher().store.put(entry_for(problems[0], config=SMALL))
+    def tune(problems, *, devices, progress):
+        tuned.extend(problems)
+        time.sleep(0.05)
+        entry = entry_for(problems[0], config=SMALL)
+        dispatcher().store.put(entry)
+        return tuning.TuneReport((tuning.TuneResult(problems[0], entry),))
 
-    monkeypatch.setattr(plans, "import_module", lambda name: Tuning)
+    monkeypatch.setattr(tuning, "tune", tune)
 
     def work():
         barrier.wait()
@@ -735,17 +735,18 @@ def test_the_tune_policy_tunes_once_for_all_threads(fake_gpu, entry_for, monkeyp
     assert len(fake_gpu.calls) == before + 1
 
 
-def test_a_failed_tuning_is_torch_with_one_warning(fake_gpu, monkeypatch, caplog):
+@pytest.mark.parametrize("how", ["raised", "reported"])
+def test_a_failed_tuning_is_torch_with_one_warning(fake_gpu, monkeypatch, caplog, how):
     monkeypatch.setenv("AUTOSWIZZLE_ON_MISS", "tune")
     tries = []
 
-    class Tuning:
-        @staticmethod
-        def tune(problems, *, devices, progress):
-            tries.append(1)
+    def tune(problems, *, devices, progress):
+        tries.append(1)
+        if how == "raised":
             raise CacheError("cannot write")
+        return tuning.TuneReport((tuning.TuneResult(problems[0], error="cannot write"),))
 
-    monkeypatch.setattr(plans, "import_module", lambda name: Tuning)
+    monkeypatch.setattr(tuning, "tune", tune)
     a, b = ints(4, 16), ints(16, 8)
     for _ in range(3):
         assert torch.equal(matmul(a, b), a @ b)
@@ -806,7 +807,7 @@ def test_a_capture_never_decides_nor_loads(fake_gpu, monkeypatch, entry_for):
     monkeypatch.setattr(plans, "_capturing", lambda a: True)
     matmul(a, b)
     assert len(fake_gpu.calls) == 2
-    plans.plan_of(a, b).ready = False
+    plans.plan_of(a, b).launcher = None
     assert torch.equal(matmul(a, b), a @ b)
     assert len(fake_gpu.calls) == 2
 

@@ -3,6 +3,7 @@
 import itertools
 import json
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ from autoswizzle.hardware import MIB, find_gpu
 from autoswizzle.problem import GemmProblem
 from autoswizzle.simulator import ranking
 from autoswizzle.simulator.lru import traffic
-from autoswizzle.simulator.ranking import predict, rank
+from autoswizzle.simulator.ranking import predict, rank, shortlist
 from autoswizzle.simulator.resources import Resources
 from autoswizzle.simulator.work import Launch
 from autoswizzle.space import branches, why_illegal
@@ -151,3 +152,20 @@ def test_illegal_top_is_named(top):
 def test_impossible_configurations_are_named(config, reason):
     with pytest.raises(ConfigError, match=reason):
         predict(SQUARE, config, H200)
+
+
+def test_the_shortlist_starts_with_different_tiles():
+    problem = GemmProblem(4096, 4096, 4096, "bf16", "nt")
+    gpu = find_gpu("H200")
+    found = shortlist(problem, gpu, count=60)
+    assert len({item.config for item in found}) == 60
+
+    def tile(item):
+        return replace(item.config, swizzle="row", group_size=8)
+
+    assert len({tile(item) for item in found[:16]}) == 16
+    assert {tile(item) for item in found} == {tile(item) for item in found[:16]}
+    times = [item.time_us for item in found[:16]]
+    assert times == sorted(times)
+    best = rank(problem, gpu, top=1)[0]
+    assert found[0].time_us == best.time_us

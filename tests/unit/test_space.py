@@ -6,7 +6,15 @@ import pytest
 from autoswizzle.config import TORCH, GemmConfig
 from autoswizzle.hardware import CATALOGUE, find_gpu
 from autoswizzle.problem import GemmProblem
-from autoswizzle.space import branches, candidates, default_config, why_illegal
+from autoswizzle.space import (
+    GROUP_SIZES,
+    branches,
+    candidates,
+    default_config,
+    orders,
+    tiles,
+    why_illegal,
+)
 
 H200 = find_gpu("H200")
 PROBLEM = GemmProblem(4096, 4096, 4096, "bf16", "nt")
@@ -74,3 +82,25 @@ def test_tma_stores_need_rows_of_whole_pieces(kernel: str, block_k: int) -> None
     assert why_illegal(config, legal, H200) is None
     reason = why_illegal(config, replace(legal, n=1537), H200)
     assert reason == f"{kernel} needs n to be a multiple of 8, got 1537"
+
+
+def test_tiles_stand_for_every_candidate() -> None:
+    """A candidate is a tile in another order, scheduling, flattening or number of slices."""
+
+    def plain(config: GemmConfig) -> GemmConfig:
+        settled = {"swizzle": "row", "group_size": 8, "scheduling": "static", "flatten": False}
+        return replace(config, **settled, epilogue_subtile=1)
+
+    wanted = {plain(config) for config in candidates(PROBLEM, H200)}
+    found = list(tiles(PROBLEM, H200))
+    assert {plain(config) for config in found} == wanted
+    assert len(found) == len(set(found))
+    assert all(why_illegal(config, PROBLEM, H200) is None for config in found)
+
+
+def test_orders_of_a_tile() -> None:
+    config = GemmConfig("wgmma", block_k=64, persistent=True)
+    found = list(orders(config))
+    assert config in found
+    assert len(found) == len(set(found)) == 3 * len(GROUP_SIZES) + 5
+    assert {replace(other, swizzle="grouped", group_size=8) for other in found} == {config}

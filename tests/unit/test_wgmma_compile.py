@@ -91,6 +91,11 @@ def test_one_binary_for_all_extents_and_group_sizes() -> None:
         ("1024x1024x128:bf16:nt", {"split_k": 3}, "split_k must be in 1..2"),
         (
             "1024x1024x4096:bf16:nt",
+            {"split_k": 2, "epilogue_subtile": 1},
+            "<= 64 partial sums at once, got 128",
+        ),
+        (
+            "1024x1024x4096:bf16:nt",
             {"split_k": 2, "warp_specialize": "none", "num_warps": 8},
             "cooperative to split k",
         ),
