@@ -219,6 +219,12 @@ def taken(records: Sequence[Record]) -> set[GemmConfig]:
     return {record.config for record in records if _claims(record)} | given_up
 
 
+def tried(records: Sequence[Record]) -> set[GemmConfig]:
+    """The configurations with an outcome, or given up."""
+    waiting = {record.config for record in records if record.state != "finished"}
+    return taken(records) - waiting
+
+
 def interrupted(records: Sequence[Record]) -> list[GemmConfig]:
     """The configurations whose trial was interrupted and that may be tried once more."""
     held = taken(records)

@@ -8,7 +8,7 @@ from typing import Any
 from autoswizzle.config import TORCH, GemmConfig
 from autoswizzle.errors import ConfigError
 from autoswizzle.search.effort import Effort
-from autoswizzle.search.history import Record, interrupted, measured, taken
+from autoswizzle.search.history import Record, interrupted, measured, taken, tried
 from autoswizzle.search.sampling import Proposer, SearchSpace
 from autoswizzle.search.statistics import expected_gain
 
@@ -84,9 +84,10 @@ class Plan:
         done = sum(record.outcome is not None for record in records)
         if done >= self._effort.trials:
             return "trials"
-        if self._is_late(records) and taken(records).issuperset(self._owed):
+        over = tried(records)
+        if self._is_late(records) and over.issuperset(self._owed):
             return "seconds"
-        if self._effort.min_gain == 0 or not taken(records).issuperset(self._queue):
+        if self._effort.min_gain == 0 or not over.issuperset(self._queue):
             return None
         times = [item.time_us for item in measured(records) if item.config != TORCH]
         left = self._effort.trials - done

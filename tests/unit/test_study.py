@@ -534,6 +534,21 @@ def test_what_comes_next_is_announced():
     assert set(order) == set(announced)
 
 
+def test_a_search_that_may_stop_early_tries_what_is_only_waiting_first():
+    """With all seeds waiting at once, two equal times are no reason to expect no gain."""
+
+    class Level(Bench):
+        def measure(self, config):
+            super().measure(config)
+            return Measurement(config, 100.0, 100.0, 100.0, "sustained")
+
+    bench = Level()
+    inside = rank(PROBLEM, GPU, top=10, configs=WIDE_CONFIGS)
+    result = run(bench, effort=EFFORTS["quick"], predictions=inside, lookahead=50)
+    assert result.stopped == "gain"
+    assert {item.config for item in inside} | {TORCH, DEFAULT} <= set(bench.measured)
+
+
 def test_progress_is_reported_at_the_start_and_after_each_trial(url):
     seen = []
     run(Bench({2: LaunchError("no", "Hung")}), url, trials(4), progress=seen.append)
