@@ -22,11 +22,13 @@ from suite import large, suite
 from autoswizzle.cache.store import export_entries
 from autoswizzle.errors import TuneError
 from autoswizzle.hardware import detect
+from autoswizzle.kernels import source_hash
 from autoswizzle.laboratory import Laboratory
 from autoswizzle.problem import GemmProblem
 from autoswizzle.search.effort import EFFORTS
 from autoswizzle.search.study import SearchResult
 from autoswizzle.simulator.ranking import shortlist
+from autoswizzle.space import FAMILIES
 from autoswizzle.tuning import entry_of
 
 SLOW = 0.97  # ratios below it are counted
@@ -52,6 +54,7 @@ def main() -> None:
     name = f"suite-{options.dtype}-{options.layout}" + ("-large" if options.large else "")
     path = (options.out or folder_of(gpu)) / f"{name}.json"
     problems = (large if options.large else suite)(options.dtype, options.layout)
+    problems = list(dict.fromkeys(problems))
     if options.problems:
         problems = [GemmProblem.parse(text) for text in options.problems]
     rows: dict[str, Any] = {}
@@ -82,7 +85,8 @@ def main() -> None:
                 row = {"problem": str(problem), "error": str(error)}
             rows[str(problem)] = row
             print(line(row), f"{time.monotonic() - started:.1f} s", flush=True)
-            write(path, {**stamp(gpu), **summary(list(rows.values())), "rows": [*rows.values()]})
+            made = {**stamp(gpu), "sources": {name: source_hash(name) for name in FAMILIES}}
+            write(path, {**made, **summary(list(rows.values())), "rows": [*rows.values()]})
     print(json.dumps(summary(list(rows.values()))), f"{time.monotonic() - began:.0f} s")
 
 

@@ -1,0 +1,56 @@
+"""Turn results of gemm_suite.py into a cache file: python benchmarks/ship.py RESULT... CACHE_FILE.
+
+A problem whose kernel did not beat torch beyond the margin becomes a torch entry. Refuses results
+whose kernel sources are not those of this tree: their entries would not hold.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from autoswizzle import kernels
+from autoswizzle.cache.entry import CacheEntry
+from autoswizzle.cache.key import key_for
+from autoswizzle.cache.store import export_entries
+from autoswizzle.config import TORCH, GemmConfig
+from autoswizzle.hardware import find_gpu
+from autoswizzle.problem import GemmProblem
+
+
+def main() -> None:
+    *results, target = map(Path, sys.argv[1:])
+    for path in results:
+        made = json.loads(path.read_text())
+        rows = [row for row in made["rows"] if "error" not in row]
+        print(path, export_entries(target, [entry_of(row, made) for row in rows]), "entries")
+
+
+def entry_of(row: dict[str, Any], made: dict[str, Any]) -> CacheEntry:
+    """The cache entry of one problem's result."""
+    fastest = GemmConfig.from_dict(row["config"])
+    if made["sources"].get(fastest.kernel) != kernels.source_hash(fastest.kernel):
+        raise SystemExit(f"{fastest.kernel} has changed since {made['date']}: measure again")
+    won = row["dispatched"] > 1
+    major, minor, *_ = made["versions"]["triton"].split(".")
+    source = kernels.source_hash(fastest.kernel) if won else ""
+    gpu = find_gpu(made["gpu"])
+    return CacheEntry(
+        key=key_for(GemmProblem.parse(row["problem"]), gpu, source, (int(major), int(minor))),
+        config=fastest if won else TORCH,
+        time_us=row["time_us"] if won else row["torch_us"],
+        torch_us=row["torch_us"],
+        ratio=row["ratio"] if won else 1.0,
+        ratio_low=row["ratio_low"] if won else None,
+        ratio_high=row["ratio_high"] if won else None,
+        method="sustained",
+        trials=len(row["screened"]) + len(row["infeasible"]),
+        effort="suite",
+        date=made["date"],
+        gpu=made["gpu"],
+        versions=made["versions"],
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""The cache files that come with the package."""
+
+import json
+
+import pytest
+
+from autoswizzle.cache.entry import CacheEntry
+from autoswizzle.cache.key import key_for
+from autoswizzle.cache.store import SHIPPED
+from autoswizzle.hardware import find_gpu
+from autoswizzle.space import why_illegal
+
+FILES = sorted(SHIPPED.glob("*.json"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_shipped_entries_are_whole_measured_and_legal(path):
+    entries = [CacheEntry.from_dict(item) for item in json.loads(path.read_text())["entries"]]
+    assert entries
+    assert len({entry.key for entry in entries}) == len(entries)
+    for entry in entries:
+        gpu = find_gpu(entry.gpu)
+        problem = entry.key.problem
+        version = tuple(map(int, entry.key.triton.split(".")))
+        assert entry.key == key_for(problem, gpu, entry.key.source, version)
+        assert why_illegal(entry.config, problem, gpu) is None
+        assert entry.origin == "measured"
+        assert entry.config.kernel == "torch" or entry.beats_torch
+        assert entry.versions["torch"]
+        assert entry.date
