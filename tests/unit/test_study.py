@@ -16,7 +16,7 @@ import pytest
 import scipy.stats
 
 from autoswizzle import space
-from autoswizzle.config import TORCH, GemmConfig
+from autoswizzle.config import SWIZZLES, TORCH, GemmConfig
 from autoswizzle.errors import (
     ArgumentError,
     CompileError,
@@ -54,7 +54,7 @@ def branches(**changed):
     return {"pointer": {**fixed, **changed}}
 
 
-ALL_GROUPS = {"swizzle": space.SWIZZLES, "group_size": space.GROUP_SIZES}
+ALL_GROUPS = {"swizzle": SWIZZLES, "group_size": space.GROUP_SIZES}
 WIDE = branches(**ALL_GROUPS, block_m=(64, 128), num_stages=(2, 3, 4))
 WIDE_CONFIGS = list(space.candidates(PROBLEM, GPU, WIDE))
 

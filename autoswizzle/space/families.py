@@ -1,0 +1,118 @@
+"""The kernel families: where each runs, what a search tries, which rules hold."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from autoswizzle.config import SCHEDULINGS, SWIZZLES, WARP_SPECIALIZE, GemmConfig
+from autoswizzle.hardware import Gpu
+from autoswizzle.problem import GemmProblem
+from autoswizzle.space import rules
+from autoswizzle.space.rules import TILE_RULES
+
+GROUP_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One kernel family: where it runs and which fields of GemmConfig it uses.
+
+    tunables: the values a search tries, by field; legal values may be wider (rules).
+    rules: each returns why a configuration is illegal, or None.
+    """
+
+    capabilities: tuple[int, ...]
+    dtypes: tuple[str, ...]
+    tunables: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    rules: tuple[Callable[[GemmConfig, GemmProblem, Gpu], str | None], ...] = ()
+
+
+FAMILIES: Mapping[str, Family] = {
+    "pointer": Family(
+        capabilities=(80, 86, 89, 90, 100, 120),
+        dtypes=("fp16", "bf16", "fp32"),
+        tunables={
+            "block_m": (16, 32, 64, 128, 256),
+            "block_n": (32, 64, 128, 256),
+            "block_k": (32, 64, 128),
+            "num_warps": (4, 8),
+            "num_stages": (2, 3, 4, 5),
+            "swizzle": SWIZZLES,
+            "group_size": GROUP_SIZES,
+            "persistent": (False, True),
+            "scheduling": SCHEDULINGS,
+        },
+        rules=TILE_RULES,
+    ),
+    "tma": Family(
+        capabilities=(90, 100, 120),
+        dtypes=("fp16", "bf16", "fp32"),
+        tunables={
+            "block_m": (64, 128, 256),
+            "block_n": (64, 128, 256),
+            "block_k": (32, 64, 128),
+            "num_warps": (4, 8),
+            "num_stages": (3, 4, 5, 6),
+            "swizzle": SWIZZLES,
+            "group_size": GROUP_SIZES,
+            "persistent": (True,),
+            "scheduling": SCHEDULINGS,
+            "flatten": (False, True),
+            "epilogue_subtile": (1, 2, 4),
+        },
+        rules=(*TILE_RULES, rules.aligned, rules.whole_pieces, rules.persistent, rules.tma_loops),
+    ),
+    "wgmma": Family(
+        capabilities=(90,),
+        dtypes=("fp16", "bf16", "fp32"),
+        tunables={
+            "block_m": (64, 128, 256),
+            "block_n": (64, 128, 192, 256),
+            "block_k": (32, 64, 128),
+            "num_warps": (4, 8),
+            "num_stages": (3, 4, 5, 6),
+            "swizzle": SWIZZLES,
+            "group_size": GROUP_SIZES,
+            "persistent": (True,),
+            "scheduling": SCHEDULINGS,
+            "epilogue_subtile": (1, 2, 3, 4, 6),
+            "split_k": (1, 2, 3, 4, 6, 8),
+            "warp_specialize": WARP_SPECIALIZE,
+        },
+        rules=(
+            rules.toolchain,
+            rules.aligned,
+            rules.whole_pieces,
+            rules.persistent,
+            rules.not_batched,
+            rules.wgmma_operands,
+            rules.wgmma_tile,
+            rules.wgmma_warps,
+            rules.wgmma_split,
+        ),
+    ),
+    "mma_sync": Family(  # few values: it shows layouts, and wgmma or pointer is faster
+        capabilities=(80, 86, 89, 90, 100, 120),
+        dtypes=("fp16", "bf16"),
+        tunables={
+            "block_m": (128,),
+            "block_n": (128,),
+            "block_k": (32, 64),
+            "num_warps": (4, 8),
+            "num_stages": (3, 4),
+            "swizzle": ("grouped",),
+            "group_size": (4, 8, 16),
+            "smem_a": ("128", "padded"),
+            "smem_b": ("128", "padded"),
+            "smem_c": ("none", "128"),
+            "max_registers": (0,),
+        },
+        rules=(
+            rules.toolchain,
+            rules.aligned,
+            *TILE_RULES,
+            rules.mma_sync_operands,
+            rules.mma_sync_tile,
+        ),
+    ),
+}

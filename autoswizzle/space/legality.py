@@ -1,0 +1,44 @@
+"""The one statement of legality."""
+
+from dataclasses import fields
+
+from autoswizzle.config import GROUPED_SWIZZLES, TORCH, GemmConfig
+from autoswizzle.hardware import Gpu
+from autoswizzle.problem import GemmProblem
+from autoswizzle.space.families import FAMILIES
+from autoswizzle.space.rules import grid
+
+MAX_GROUP_SIZE = 1024
+MAX_TILES = 2**31 - 1  # of a launch: the device counts in int32, and grid axis x ends there
+DEFAULTS = {item.name: item.default for item in fields(GemmConfig)}
+
+
+def why_illegal(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    """Why config can't run problem on gpu, None when it can. The one statement of legality.
+
+    Registers and shared memory are judged from the compiled kernel instead (simulator.resources).
+    """
+    if config.kernel == "torch":
+        return None if config == TORCH else "a torch decision must have no tunables"
+    family = FAMILIES.get(config.kernel)
+    if family is None:
+        return f"kernel must be one of {', '.join(FAMILIES)}, got {config.kernel!r}"
+    if gpu.capability not in family.capabilities:
+        needed = ", ".join(map(str, family.capabilities))
+        return f"{config.kernel} needs compute capability in {needed}, got {gpu.capability}"
+    if problem.dtype not in family.dtypes:
+        return f"{config.kernel} needs dtype in {', '.join(family.dtypes)}, got {problem.dtype}"
+    if problem.out_dtype != problem.dtype and not problem.dtype.startswith("fp8"):
+        return f"out_dtype must be {problem.dtype}, got {problem.out_dtype}"
+    for name, default in DEFAULTS.items():
+        used = name == "kernel" or name in family.tunables
+        if not used and getattr(config, name) != default:
+            return f"{config.kernel} does not use {name}, got {getattr(config, name)!r}"
+    if config.swizzle not in GROUPED_SWIZZLES and config.group_size != DEFAULTS["group_size"]:
+        return f"swizzle {config.swizzle} does not use group_size, got {config.group_size}"
+    if config.group_size > MAX_GROUP_SIZE:
+        return f"group_size must be in 1..{MAX_GROUP_SIZE}, got {config.group_size}"
+    grid_m, grid_n = grid(config, problem)
+    if grid_m * grid_n > MAX_TILES:
+        return f"the grid must have at most {MAX_TILES} tiles, got {grid_m * grid_n}"
+    return next(filter(None, (rule(config, problem, gpu) for rule in family.rules)), None)

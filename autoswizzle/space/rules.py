@@ -1,0 +1,197 @@
+"""Rules of legality: each says why a configuration can't run a problem on a GPU, or None."""
+
+from autoswizzle.config import GemmConfig
+from autoswizzle.errors import ArgumentError
+from autoswizzle.hardware import Gpu
+from autoswizzle.problem import ALIGNMENT, GemmProblem
+from autoswizzle.smem import warp_grid
+from autoswizzle.toolchain import triton_version
+
+MAX_REGISTERS = 255  # a thread can have
+MAX_ACCUMULATORS = 256  # fp32 accumulators a thread can hold (255 registers a thread)
+MAX_SPLIT_K = 32  # partial sums of a tile that its last program adds
+MAX_SPLIT_ADDED = 64  # of a slice of the tile, beside their addresses: 128 spills, ptxas 12.8
+MAX_SPLIT_WAVES = 8  # work items an SM, when k is split: a larger grid needs no split
+
+
+def grid(config: GemmConfig, problem: GemmProblem) -> tuple[int, int]:
+    """Tiles along m and along n."""
+    return -(-problem.m // config.block_m), -(-problem.n // config.block_n)
+
+
+def power_of_two_blocks(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    """Blocks are powers of two, as triton's tensors are."""
+    for name in ("block_m", "block_n", "block_k"):
+        value = getattr(config, name)
+        if not 16 <= value <= 256 or value & (value - 1):
+            return f"{name} must be a power of two in 16..256, got {value}"
+    if config.num_warps not in (1, 2, 4, 8, 16):
+        return f"num_warps must be 1, 2, 4, 8 or 16, got {config.num_warps}"
+    return None
+
+
+def stages(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    """More k steps in flight than this fit on no SM."""
+    if config.num_stages > 8:
+        return f"num_stages must be in 1..8, got {config.num_stages}"
+    return None
+
+
+def accumulators(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    """An output tile must fit the registers of its warps."""
+    held = config.block_m * config.block_n // (32 * config.num_warps)
+    if held > MAX_ACCUMULATORS:
+        return (
+            f"block_m x block_n must need <= {MAX_ACCUMULATORS} accumulators a thread, got {held}"
+        )
+    return None
+
+
+def not_batched(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    """The kernels multiply one pair of matrices."""
+    return f"batch must be 1, got {problem.batch}" if problem.batch != 1 else None
+
+
+def scheduling(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    """Only a program that loops over tiles can be handed the next one."""
+    if config.scheduling == "dynamic" and not config.persistent:
+        return "scheduling must be static without persistent, got dynamic"
+    return None
+
+
+def aligned(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    """Copies of 16 bytes need addresses that are multiples of 16."""
+    if not problem.aligned:
+        return f"{config.kernel} needs operands aligned to {ALIGNMENT} bytes, got {problem}"
+    return None
+
+
+def whole_pieces(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    """A TMA store that ends beyond n still writes up to the next 16 bytes (triton issue 11583)."""
+    unit = ALIGNMENT // problem.out_itemsize
+    if problem.n % unit:
+        return f"{config.kernel} needs n to be a multiple of {unit}, got {problem.n}"
+    return None
+
+
+def persistent(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    """The kernel is written as a loop over tiles."""
+    if not config.persistent:
+        return f"{config.kernel} must be persistent, got persistent=False"
+    return None
+
+
+def tma_loops(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    """Only a loop over a range can be flattened; slices are powers of two, 16 columns or more."""
+    if config.flatten and config.scheduling == "dynamic":
+        return "flatten must be false with dynamic scheduling (no loop over a range), got true"
+    widths = tuple(width for width in (1, 2, 4) if config.block_n // width >= 16)
+    if config.epilogue_subtile not in widths:
+        return (
+            f"epilogue_subtile must be one of {', '.join(map(str, widths))} for block_n"
+            f" {config.block_n}, got {config.epilogue_subtile}"
+        )
+    return None
+
+
+def toolchain(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    """Gluon with warp specialisation on Hopper came with triton 3.6."""
+    version = triton_version()
+    if version is not None and version < (3, 6):
+        return f"{config.kernel} needs triton >= 3.6, got {version[0]}.{version[1]}"
+    return None
+
+
+def wgmma_operands(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    """The hardware reads a 16-bit operand from shared memory either way, a 32-bit one along k."""
+    if problem.dtype == "fp32" and problem.precision != "tf32":
+        return f"wgmma needs precision tf32 for fp32, got {problem.precision}"
+    if problem.dtype == "fp32" and problem.layout != "nt":
+        return f"wgmma needs layout nt for tf32, got {problem.layout}"
+    if config.block_k * problem.itemsize not in (128, 256):
+        wanted = f"{128 // problem.itemsize} or {256 // problem.itemsize}"
+        return f"wgmma needs block_k {wanted} for {problem.dtype}, got {config.block_k}"
+    return None
+
+
+def wgmma_tile(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    """block_n 192 is made of 128 and 64 columns; slices of it must not straddle the two."""
+    if config.block_m not in (64, 128, 256):
+        return f"wgmma needs block_m 64, 128 or 256, got {config.block_m}"
+    if config.block_n not in (32, 64, 128, 192, 256):
+        return f"wgmma needs block_n 32, 64, 128, 192 or 256, got {config.block_n}"
+    slices = (3, 6) if config.block_n == 192 else (1, 2, 4, 8)
+    if config.epilogue_subtile not in slices or config.block_n // config.epilogue_subtile < 16:
+        return (
+            f"wgmma needs epilogue_subtile in {slices} of >= 16 columns for block_n "
+            f"{config.block_n}, got {config.epilogue_subtile}"
+        )
+    if not 2 <= config.num_stages <= 8:
+        return f"wgmma needs num_stages in 2..8, got {config.num_stages}"
+    return None
+
+
+def wgmma_split(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    """Partial sums are kept for every work item, and added by the last of a tile."""
+    if config.split_k == 1:
+        return None
+    if config.warp_specialize != "cooperative":
+        return f"wgmma needs warp_specialize cooperative to split k, got {config.warp_specialize}"
+    steps = -(-problem.k // config.block_k)
+    if config.split_k > min(steps, MAX_SPLIT_K):
+        return f"split_k must be in 1..{min(steps, MAX_SPLIT_K)}, got {config.split_k}"
+    threads = 8 * 32  # of the consumers, one of 8 warps or two of 4
+    added = config.block_m * config.block_n // config.epilogue_subtile // threads
+    if added > MAX_SPLIT_ADDED:
+        return f"a thread must add <= {MAX_SPLIT_ADDED} partial sums at once, got {added}"
+    grid_m, grid_n = grid(config, problem)
+    items, most = grid_m * grid_n * config.split_k, MAX_SPLIT_WAVES * gpu.num_sms
+    if items > most:
+        return f"tiles x split_k must be <= {most}, as their partial sums are kept, got {items}"
+    return None
+
+
+def wgmma_warps(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    """num_warps are those of one consumer: two halves of a tile, two tiles, or one of a tile."""
+    if config.num_warps not in (4, 8):
+        return f"wgmma needs num_warps 4 or 8, got {config.num_warps}"
+    if config.warp_specialize == "pingpong" and config.num_warps != 4:
+        return f"wgmma needs num_warps 4 for pingpong, got {config.num_warps}"
+    halved = config.warp_specialize == "cooperative" and config.num_warps == 4
+    rows = config.block_m // (2 if halved else 1)
+    if rows < 16 * config.num_warps:
+        return (
+            f"wgmma needs 64 rows for every 4 warps, got {rows} rows for {config.num_warps} warps"
+        )
+    held = rows * config.block_n // (32 * config.num_warps)
+    limit = 128 if config.warp_specialize == "none" else 192  # without spills, ptxas 12.8
+    if held > limit:
+        return f"wgmma needs <= {limit} accumulators a thread, got {held}"
+    return None
+
+
+def mma_sync_operands(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    """Copies are of 16 bytes along contiguous dimensions, without a remainder."""
+    names = {"n"} | ({"k"} if problem.layout != "tn" else set())
+    names |= {"m"} if problem.layout[0] == "t" else set()
+    unit = ALIGNMENT // problem.itemsize
+    for name in sorted(names):
+        if getattr(problem, name) % unit:
+            return f"mma_sync needs {name} to be a multiple of {unit}, got {getattr(problem, name)}"
+    return None
+
+
+def mma_sync_tile(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    """Warps share a tile in a grid."""
+    if not 2 <= config.num_stages <= 8:
+        return f"mma_sync needs num_stages in 2..8, got {config.num_stages}"
+    if config.max_registers > MAX_REGISTERS:
+        return f"max_registers must be in 0..{MAX_REGISTERS}, got {config.max_registers}"
+    try:
+        warp_grid(config.block_m, config.block_n, config.num_warps)
+    except ArgumentError as error:
+        return str(error)
+    return None
+
+
+TILE_RULES = (power_of_two_blocks, stages, accumulators, not_batched, scheduling)
