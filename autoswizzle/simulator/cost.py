@@ -7,8 +7,8 @@ the k loop of each tile are the filling of the pipeline, and the stores of its r
 computes beside them.
 """
 
-from dataclasses import dataclass
-from math import sqrt
+import math
+from dataclasses import astuple, dataclass
 
 from autoswizzle.config import GemmConfig
 from autoswizzle.hardware import Gpu
@@ -32,8 +32,8 @@ class Coefficients:
     families, the others of wgmma by warp_specialize. serial_share: of wgmma without specialised
     warps on a block_n of two pieces, whose products do not overlap. step_us: of a k step beside its
     products. load_latency_us: from the load of a k step to computing with it. l2_share: of
-    Gpu.sustained.l2_gbs, that loads of tiles draw. overlap: exponent of the root of powers, 1 when
-    nothing hides anything, infinite when the longest hides all. store_bytes_per_sm_us: of a result
+    Gpu.sustained.l2_gbs, that loads of tiles draw. l2_overlap, dram_overlap: exponents of the root of
+    powers in which L2 and DRAM time join arithmetic: 1 hides nothing, infinity all but the longest. store_bytes_per_sm_us: of a result
     that nothing computes beside. partial_bytes_per_sm_us: of partial sums of a split K, written and
     read back by one SM.
     """
@@ -48,24 +48,26 @@ class Coefficients:
     step_us: float
     load_latency_us: float
     l2_share: float
-    overlap: float
+    l2_overlap: float
+    dram_overlap: float
     store_bytes_per_sm_us: float
     partial_bytes_per_sm_us: float
 
 
-# Placeholder of the fit
+# First fit, 2026-11-30: 22 bf16 nt problems on an H200, about 25 candidates each (docs/predictor.md
+# has the errors). mma_sync: 343 TFLOP/s in the layout experiment of 2026-11-29.
 FITTED = Coefficients(
-    pointer=0.86, tma=0.90, mma_sync=0.49, none=1.0, cooperative=1.02, pingpong=1.03,
-    serial_share=0.7, step_us=0.0, load_latency_us=0.8, l2_share=1.2, overlap=3.0,
-    store_bytes_per_sm_us=75_000, partial_bytes_per_sm_us=9_000,
+    pointer=0.95, tma=0.67, mma_sync=0.49, none=1.06, cooperative=1.06, pingpong=1.07,
+    serial_share=0.74, step_us=0.008, load_latency_us=0.95, l2_share=1.05, l2_overlap=10.0,
+    dram_overlap=2.5, store_bytes_per_sm_us=75_000, partial_bytes_per_sm_us=14_000,
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The parts of a predicted time, microseconds.
+    """The parts of a predicted time, microseconds: they add up to it.
 
-    hidden: what the bounds (arithmetic, l2, dram) take together less than their sum.
+    hidden: below 0, what the bounds (arithmetic, dram, l2) save by running side by side.
     """
 
     arithmetic: float
@@ -80,8 +82,7 @@ class Terms:
     @property
     def total(self) -> float:
         """The predicted time."""
-        bounds = self.arithmetic + self.dram + self.l2 - self.hidden
-        return bounds + self.prologue + self.epilogue + self.reduction + self.launch
+        return math.fsum(astuple(self))
 
 
 def terms(
@@ -101,9 +102,8 @@ def terms(
     arithmetic = _arithmetic(config, problem, gpu, blocks, items, fitted)
     dram = (dram_read_bytes + dram_write_bytes(problem)) / (kept_up.dram_gbs * 1e3)
     l2 = touched * problem.itemsize / (fitted.l2_share * kept_up.l2_gbs * 1e3)
-    longest = max(arithmetic, dram, l2)
-    relative = sum((part / longest) ** fitted.overlap for part in (arithmetic, dram, l2))
-    bound = longest * relative ** (1 / fitted.overlap)
+    on_chip = _together(arithmetic, l2, fitted.l2_overlap)
+    bound = _together(on_chip, dram, fitted.dram_overlap)
     exposed = rounds if blocks == 1 and config.warp_specialize != "pingpong" else 1
     tile = config.block_m * config.block_n
     store_us = tile * problem.out_itemsize / fitted.store_bytes_per_sm_us
@@ -111,7 +111,7 @@ def terms(
         arithmetic=arithmetic,
         dram=dram,
         l2=l2,
-        hidden=arithmetic + dram + l2 - bound,
+        hidden=bound - (arithmetic + dram + l2),
         prologue=fitted.load_latency_us,
         epilogue=exposed * store_us,
         reduction=rounds * blocks * _partials(config) * tile * 4 / fitted.partial_bytes_per_sm_us,
@@ -138,14 +138,15 @@ def _arithmetic(
     """
     steps = -(-problem.k // config.block_k // config.split_k)
     step = _step(config, problem, gpu, fitted) + fitted.step_us
-    latency = fitted.load_latency_us
+    step_bytes = (config.block_m + config.block_n) * config.block_k * problem.itemsize
+    l2_bytes_per_sm_us = fitted.l2_share * gpu.sustained.l2_gbs * 1e3 / gpu.num_sms
+    load = fitted.load_latency_us + step_bytes / l2_bytes_per_sm_us
     ahead = config.num_stages - 1 if copies_asynchronously(config, problem) else 0
 
     def round_us(resident: int) -> float:
         if not ahead:
-            return max(resident * step, latency + step)
-        power = fitted.overlap
-        return float(((resident * step) ** power + (latency / ahead) ** power) ** (1 / power))
+            return max(resident * step, load + step)
+        return _together(resident * step, load / ahead, fitted.l2_overlap)
 
     whole, rest = divmod(items, blocks * gpu.num_sms)
     last = -(-rest // gpu.num_sms)
@@ -160,7 +161,7 @@ def _step(config: GemmConfig, problem: GemmProblem, gpu: Gpu, fitted: Coefficien
         shared_elements = config.block_m * (1 + config.block_n / 64)  # B once per 64 rows of A
     else:
         share *= MMA_SYNC_SHARE if gpu.capability == 90 else 1.0
-        shared_elements = (config.block_m + config.block_n) * sqrt(config.num_warps)
+        shared_elements = (config.block_m + config.block_n) * math.sqrt(config.num_warps)
     shared_bytes = shared_elements * config.block_k * problem.itemsize
     bounds = (
         flops / (share * gpu.rates.tflops(problem.rate)),
@@ -176,6 +177,12 @@ def _share(config: GemmConfig, fitted: Coefficients) -> float:
     serial = config.warp_specialize == "none" and config.block_n & (config.block_n - 1)
     share = float(getattr(fitted, config.warp_specialize))
     return share * fitted.serial_share if serial else share
+
+
+def _together(one: float, other: float, overlap: float) -> float:
+    """The time of two bounds that partly hide each other: a root of the sum of powers."""
+    longest = max(one, other)
+    return float(longest * (1 + (min(one, other) / longest) ** overlap) ** (1 / overlap))
 
 
 def _partials(config: GemmConfig) -> int:
