@@ -26,16 +26,16 @@ SHARED_BYTES_PER_FLOP = {
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    """What the model takes from measurements; benchmarks/fit_time_model.py fits them.
+    """What the model takes from measurements; benchmarks/fit_time_model.py fits it.
 
-    Shares are of what torch.matmul keeps up (Gpu.sustained): pointer, tma, mma_sync of those
-    families, the others of wgmma by warp_specialize. serial_share: of wgmma without specialised
-    warps on a block_n of two pieces, whose products do not overlap. step_us: of a k step beside its
-    products. load_latency_us: from the load of a k step to computing with it. l2_share: of
-    Gpu.sustained.l2_gbs, that loads of tiles draw. l2_overlap, dram_overlap: exponents of the root of
-    powers in which L2 and DRAM time join arithmetic: 1 hides nothing, infinity all but the longest. store_bytes_per_sm_us: of a result
-    that nothing computes beside. partial_bytes_per_sm_us: of partial sums of a split K, written and
-    read back by one SM.
+    pointer, tma, mma_sync: share of what torch.matmul keeps up (Gpu.sustained) that products of the
+    family reach; none, cooperative, pingpong: those of wgmma, by warp_specialize. serial_share: of
+    that, in wgmma without specialised warps on a block_n of two pieces, whose products do not
+    overlap. step_us: of a k step beside its products. load_latency_us: from the load of a k step to
+    computing with it. l2_share: of Gpu.sustained.l2_gbs, that loads of tiles draw. l2_overlap,
+    dram_overlap: exponents of the root of powers in which L2 and DRAM time join arithmetic; 1 hides
+    nothing, infinity all but the longest. store_bytes_per_sm_us: of a result that nothing computes
+    beside. partial_bytes_per_sm_us: of partial sums of a split K, written and read back by one SM.
     """
 
     pointer: float
