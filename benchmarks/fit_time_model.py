@@ -35,6 +35,7 @@ from autoswizzle.hardware import Gpu, find_gpu
 from autoswizzle.problem import GemmProblem
 from autoswizzle.simulator.cost import FITTED, Coefficients, terms
 from autoswizzle.simulator.ranking import predict
+from autoswizzle.simulator.resources import estimate
 
 Floats = NDArray[np.float64]
 NAMES = tuple(item.name for item in fields(Coefficients))
@@ -50,6 +51,7 @@ class Row:
 
     config: GemmConfig
     blocks: int
+    spill_bytes: int
     dram_read_bytes: int
     time_us: float
 
@@ -69,8 +71,16 @@ class Table:
     def predicted(self, fitted: Coefficients) -> Floats:
         return np.array(
             [
-                terms(r.config, self.problem, self.gpu, r.blocks, r.dram_read_bytes, fitted).total
-                for r in self.rows
+                terms(
+                    row.config,
+                    self.problem,
+                    self.gpu,
+                    row.blocks,
+                    row.dram_read_bytes,
+                    fitted,
+                    row.spill_bytes,
+                ).total
+                for row in self.rows
             ]
         )
 
@@ -98,7 +108,8 @@ def _table(text: str, gpu: Gpu, measured: Sequence[dict[str, Any]], model: str) 
         except ConfigError:  # torch, or what the closed form takes for too large
             continue
         blocks = found.resident // gpu.num_sms
-        rows.append(Row(config, blocks, found.dram_read_bytes, item["time_us"]))
+        spills = estimate(config, problem, gpu).spill_bytes
+        rows.append(Row(config, blocks, spills, found.dram_read_bytes, item["time_us"]))
     return Table(problem, gpu, tuple(rows))
 
 

@@ -21,7 +21,7 @@ from typing import Any
 from record import folder_of, stamp
 from suite import FITTING
 
-from autoswizzle.config import GemmConfig
+from autoswizzle.config import GROUPED_SWIZZLES, GemmConfig
 from autoswizzle.errors import CandidateError
 from autoswizzle.hardware import Gpu, detect
 from autoswizzle.laboratory import Laboratory
@@ -29,7 +29,7 @@ from autoswizzle.problem import GemmProblem
 from autoswizzle.search.bench import Screening
 from autoswizzle.search.effort import EFFORTS
 from autoswizzle.simulator.resources import estimate, resident_blocks, why_infeasible
-from autoswizzle.space import candidates
+from autoswizzle.space import branches, why_illegal
 
 SHAPES = (  # of the suite: large to small, every kind of it
     "8192x8192x8192", "8192x4096x14336", "1024x57344x8192", "32768x8192x2048", "5632x5632x5632",
@@ -37,6 +37,7 @@ SHAPES = (  # of the suite: large to small, every kind of it
     "8192x8192x1024", "16384x1024x1024", "3072x3072x3072", "1024x8192x8192", "1024x1024x16384",
     "512x8192x28672", "3000x3000x3000", "128x28672x4096", "64x10240x8192", "16x4096x14336",
 )  # fmt: skip
+MAX_DRAWS = 1_000_000
 AHEAD = 2  # problems whose configurations compile before their turn
 TIMES = ("time_us", "low_us", "high_us")
 KEEP_EVERY = 25  # measurements between writes of the file
@@ -44,24 +45,25 @@ KEEP_EVERY = 25  # measurements between writes of the file
 
 def sample(problem: GemmProblem, gpu: Gpu, count: int, seed: int) -> list[GemmConfig]:
     """Count configurations drawn evenly from all that are legal and are expected to fit."""
-    # Only tiles decide what fits, and a space has a hundred orders of each: each is judged once.
-    feasible: dict[GemmConfig, bool] = {}
-
-    def fits(config: GemmConfig) -> bool:
-        tile = replace(config, swizzle="row", group_size=GemmConfig().group_size)
-        if tile not in feasible:
-            feasible[tile] = resident_blocks(estimate(tile, problem, gpu), gpu) > 0
-        return feasible[tile]
-
-    everything = list(candidates(problem, gpu))
-    random.Random(f"{problem} {seed}").shuffle(everything)
-    chosen = []
-    for config in everything:
+    draw = random.Random(f"{problem} {seed}")
+    families = branches(problem, gpu)
+    sizes = [math.prod(map(len, tunables.values())) for tunables in families.values()]
+    chosen: dict[GemmConfig, None] = {}
+    for _ in range(MAX_DRAWS):
         if len(chosen) == count:
             break
-        if fits(config):
-            chosen.append(config)
-    return chosen
+        (kernel,) = draw.choices(list(families), sizes)
+        values = {name: draw.choice(values) for name, values in families[kernel].items()}
+        grouped = values["swizzle"] in GROUPED_SWIZZLES
+        if not grouped and values["group_size"] != families[kernel]["group_size"][0]:
+            continue  # such an order is drawn as often as one group size of a grouped one
+        if not grouped:
+            del values["group_size"]
+        config = GemmConfig(kernel=kernel, **values)
+        legal = why_illegal(config, problem, gpu) is None
+        if legal and resident_blocks(estimate(config, problem, gpu), gpu) > 0:
+            chosen[config] = None
+    return list(chosen)
 
 
 class Table:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".png", ".svg", ".pdf")
 WAVES_SHOWN = 4
+DASHES = ((0, (1, 1)), (0, (4, 2)), (0, (6, 1, 1, 1)), (0, (2, 4)), (0, (8, 4)))
 GIGA = 1e9
 
 
@@ -54,18 +55,18 @@ def plot_traffic(predictions: "Mapping[str, Sequence[Prediction]]", title: str, 
     for order, found in predictions.items():
         sizes = [prediction.config.group_size for prediction in found]
         bytes_moved = [(p.dram_read_bytes + p.dram_write_bytes) / GIGA for p in found]
+        dashes = DASHES[len(traffic.get_lines()) % len(DASHES)]
         for axes, values in ((traffic, bytes_moved), (time, [p.time_us for p in found])):
             if len(found) > 1:
                 axes.plot(sizes, values, marker="o", label=order)
             else:
-                axes.axhline(values[0], linestyle=":", color="gray")
-                axes.annotate(order, (1, values[0]), xycoords=("axes fraction", "data"), ha="right")
+                axes.axhline(values[0], linestyle=dashes, color="gray", label=order)
     for axes, label in ((traffic, "DRAM traffic, GB"), (time, "predicted time, us")):
         axes.set_xscale("log", base=2)
         axes.set_xlabel("group size, tiles")
         axes.set_ylabel(label)
         axes.legend()
-    figure.suptitle(title)
+    figure.suptitle(title, fontsize=9)
     figure.savefig(path, dpi=150)
 
 
@@ -83,7 +84,7 @@ def plot_terms(predictions: "Sequence[Prediction]", title: str, path: Path) -> N
     axes.set_yticks(range(len(predictions)), [str(p.config) for p in predictions], fontsize=6)
     axes.invert_yaxis()
     axes.set_xlabel("us (black: the predicted time)")
-    axes.legend(fontsize=7)
+    axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
     axes.set_title(title)
     figure.savefig(path, dpi=150)
 

@@ -11,7 +11,7 @@ import math
 from dataclasses import astuple, dataclass
 
 from autoswizzle.config import GemmConfig
-from autoswizzle.hardware import Gpu
+from autoswizzle.hardware import WARP_SIZE, Gpu
 from autoswizzle.problem import GemmProblem
 from autoswizzle.simulator.resources import copies_asynchronously, uses_wgmma
 from autoswizzle.space import grid
@@ -36,6 +36,7 @@ class Coefficients:
     dram_overlap: exponents of the root of powers in which L2 and DRAM time join arithmetic; 1 hides
     nothing, infinity all but the longest. store_bytes_per_sm_us: of a result that nothing computes
     beside. partial_bytes_per_sm_us: of partial sums of a split K, written and read back by one SM.
+    spill_bytes_per_sm_us: of spilled registers, written and read back in every k step.
     """
 
     pointer: float
@@ -52,14 +53,17 @@ class Coefficients:
     dram_overlap: float
     store_bytes_per_sm_us: float
     partial_bytes_per_sm_us: float
+    spill_bytes_per_sm_us: float
 
 
-# First fit, 2026-11-30: 22 bf16 nt problems on an H200, about 25 candidates each (docs/predictor.md
+# First fit, 2026-11-30: 21 bf16 nt problems on an H200, about 25 candidates each (docs/predictor.md
 # has the errors). mma_sync: 343 TFLOP/s in the layout experiment of 2026-11-29.
+# spill_bytes_per_sm_us: a guess, about half of what the L1 moves, as none of those spill.
 FITTED = Coefficients(
     pointer=0.95, tma=0.67, mma_sync=0.49, none=1.06, cooperative=1.06, pingpong=1.07,
     serial_share=0.74, step_us=0.008, load_latency_us=0.95, l2_share=1.05, l2_overlap=10.0,
     dram_overlap=2.5, store_bytes_per_sm_us=75_000, partial_bytes_per_sm_us=14_000,
+    spill_bytes_per_sm_us=50_000,
 )  # fmt: skip
 
 
@@ -92,14 +96,18 @@ def terms(
     blocks: int,
     dram_read_bytes: float,
     fitted: Coefficients = FITTED,
+    spill_bytes: int = 0,
 ) -> Terms:
-    """The time of config with `blocks` resident on each SM, reading that much from DRAM."""
+    """The time of config with `blocks` resident on each SM, reading that much from DRAM.
+
+    spill_bytes: of a thread.
+    """
     grid_m, grid_n = grid(config, problem)
     items = problem.batch * grid_m * grid_n * config.split_k
     rounds = -(-items // (blocks * gpu.num_sms))
     touched = (problem.m * grid_n + problem.n * grid_m) * problem.batch * problem.k
     kept_up = gpu.sustained
-    arithmetic = _arithmetic(config, problem, gpu, blocks, items, fitted)
+    arithmetic = _arithmetic(config, problem, gpu, blocks, items, spill_bytes, fitted)
     dram = (dram_read_bytes + dram_write_bytes(problem)) / (kept_up.dram_gbs * 1e3)
     l2 = touched * problem.itemsize / (fitted.l2_share * kept_up.l2_gbs * 1e3)
     on_chip = _together(arithmetic, l2, fitted.l2_overlap)
@@ -130,6 +138,7 @@ def _arithmetic(
     gpu: Gpu,
     blocks: int,
     items: int,
+    spill_bytes: int,
     fitted: Coefficients,
 ) -> float:
     """Rounds of blocks, the last one as full as it is; a partial tile costs a whole one.
@@ -137,7 +146,9 @@ def _arithmetic(
     A round takes as long as its products, or as the loads of a block over the k steps in flight.
     """
     steps = -(-problem.k // config.block_k // config.split_k)
+    spilled = 2 * spill_bytes * WARP_SIZE * config.num_warps
     step = _step(config, problem, gpu, fitted) + fitted.step_us
+    step += spilled / fitted.spill_bytes_per_sm_us
     step_bytes = (config.block_m + config.block_n) * config.block_k * problem.itemsize
     l2_bytes_per_sm_us = fitted.l2_share * gpu.sustained.l2_gbs * 1e3 / gpu.num_sms
     load = fitted.load_latency_us + step_bytes / l2_bytes_per_sm_us

@@ -162,7 +162,7 @@ def made_up(load):
     found = []
     for place, text in enumerate(("2048x4096x1024", "512x2048x8192", "4096x4096x512")):
         problem = GemmProblem.parse(f"{text}:bf16:nt")
-        configs = [c for c in time_tables.sample(problem, H200, 90, 0) if c.kernel == "wgmma"]
+        configs = [c for c in time_tables.sample(problem, H200, 60, 0) if c.kernel == "wgmma"]
         blank = [{"config": config.to_dict(), "time_us": 1.0} for config in configs]
         table = fit_time_model._table(str(problem), H200, blank, "lru")
         times = table.predicted(TRUTH) * (1 + 0.1 * place)
@@ -176,10 +176,12 @@ def test_a_fit_finds_how_coefficients_compare(made_up):
     assert fitted.none / fitted.cooperative == pytest.approx(0.7 / 0.8, rel=0.03)
     latency = fitted.load_latency_us * fitted.cooperative
     assert latency == pytest.approx(2.0 * 0.8, rel=0.1)
-    for table in made_up.tables:
-        assert made_up.module.judged(table, fitted)["spearman"] > 0.99
-        worse = made_up.module.judged(table, FITTED)["spearman"]
-        assert worse < made_up.module.judged(table, fitted)["spearman"]
+    before, after = (
+        [made_up.module.judged(table, c)["spearman"] for table in made_up.tables]
+        for c in (FITTED, fitted)
+    )
+    assert min(after) > 0.99
+    assert sum(before) < sum(after)
 
 
 def test_a_table_is_judged_by_fits_of_other_problems(made_up, monkeypatch):

@@ -140,3 +140,9 @@ def test_rates_of_the_gpu_count():
     ieee = GemmProblem(8192, 8192, 8192, "fp32")
     assert arithmetic(SQUARE) < arithmetic(tf32) < arithmetic(ieee)
     assert arithmetic(gpu=find_gpu("A100-80GB")) > arithmetic()
+
+
+def test_spills_cost_time_in_every_step():
+    kept, spilled = (terms(TILE, SQUARE, H200, 1, 0, spill_bytes=count) for count in (0, 200))
+    assert spilled.arithmetic > 1.2 * kept.arithmetic
+    assert spilled.epilogue == kept.epilogue
