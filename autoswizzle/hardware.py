@@ -12,7 +12,7 @@ import logging
 import math
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -216,15 +216,15 @@ def detect(device: int = 0) -> Gpu:
     return gpu_from_facts(facts)
 
 
-def gpu_from_facts(facts: DeviceFacts) -> Gpu:
+def gpu_from_facts(facts: DeviceFacts, catalogue: Sequence[Gpu] = CATALOGUE) -> Gpu:
     """A Gpu from reported facts, completed from the catalogue's nearest GPU.
 
     Nearest: same capability, then SM count; rates scale with the SM count. Warns once for each fact
     that is a default. Raises UnavailableError for a capability no entry covers.
     """
-    peers = [gpu for gpu in CATALOGUE if gpu.capability == facts.capability]
+    peers = [gpu for gpu in catalogue if gpu.capability == facts.capability]
     if not peers:
-        covered = sorted({gpu.capability for gpu in CATALOGUE})
+        covered = sorted({gpu.capability for gpu in catalogue})
         raise UnavailableError(
             f"compute capability must be one of {covered}, got {facts.capability} ({facts.name})"
         )

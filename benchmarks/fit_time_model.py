@@ -1,6 +1,7 @@
 """Fit the coefficients of the time model to measured tables, and judge it on other problems.
 
-    python benchmarks/fit_time_model.py TABLE.json... [--model lru] [--folds 4] [--out FILE]
+    python benchmarks/fit_time_model.py TABLE.json... [--model lru] [--folds 4]
+        [--calibration FILE] [--out FILE]
 
 A table is a file of benchmarks/time_tables.py, or a result of benchmarks/gemm_suite.py (its
 screened configurations). Where tables of the problems in suite.FITTING are among them, coefficients
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from calibration import stranger
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 from scipy.stats import spearmanr
@@ -85,10 +87,10 @@ class Table:
         )
 
 
-def tables_of(path: Path, model: str) -> list[Table]:
-    """The tables of a file of either form."""
+def tables_of(path: Path, model: str, gpu: Gpu | None = None) -> list[Table]:
+    """The tables of a file of either form. gpu: facts to take for those of the named GPU."""
     data = json.loads(path.read_text())
-    gpu = find_gpu(data["gpu"])
+    gpu = gpu or find_gpu(data["gpu"])
     if "measurements" in data:
         return [_table(data["problem"], gpu, data["measurements"], model)]
     return [
@@ -196,8 +198,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", choices=("lru", "l2"), default="lru")
     parser.add_argument("--folds", type=int, default=4)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--calibration", type=Path, help="a result of benchmarks/calibration.py")
     given = parser.parse_args(arguments)
-    tables = [t for path in given.tables for t in tables_of(path, given.model)]
+    gpu = None if given.calibration is None else stranger(given.calibration)
+    tables = [t for path in given.tables for t in tables_of(path, given.model, gpu)]
     tables = [table for table in tables if len(table.rows) >= LEAST_ROWS]
     present = [judged(table, FITTED) for table in tables]
     show("present coefficients", present)

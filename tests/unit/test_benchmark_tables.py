@@ -212,3 +212,23 @@ def test_the_gap_is_that_of_the_best_of_the_predicted_top(made_up):
     rows = (replace(row, time_us=us) for row, us in zip(table.rows, times, strict=True))
     found = made_up.module.judged(replace(table, rows=tuple(rows)), FITTED)
     assert found["gap_of_top"] == pytest.approx(0.1)
+
+
+def test_a_stranger_knows_only_what_was_measured_of_it(load, tmp_path):
+    from autoswizzle.calibration import Calibration, Reading
+
+    readings = {
+        "dram_gbs": 4000.0, "l2_gbs": 9000.0, "l2_effective_bytes": 29e6, "tflops": 700.0,
+        "launch_us": 2.0,
+    }  # fmt: skip
+    found = Calibration(
+        "NVIDIA H200", 132, H200.l2_bytes, "2026-11-30",
+        **{name: Reading(value, value, value) for name, value in readings.items()},
+    )  # fmt: skip
+    path = tmp_path / "calibration.json"
+    path.write_text(json.dumps({"capability": 90, "runs": [found.to_dict()]}))
+    gpu = load("calibration").stranger(path)
+    assert gpu.source.startswith("reported; rates of H100")
+    assert (gpu.l2_effective_bytes, gpu.l2_bytes) == (29_000_000, H200.l2_bytes)
+    assert gpu.sustained.dram_gbs == 4000
+    assert load("calibration").deviation([found.to_dict()] * 2, "tflops") == 0
