@@ -16,6 +16,7 @@ from autoswizzle.cache.entry import CacheEntry
 from autoswizzle.cache.index import Stored
 from autoswizzle.cache.key import CacheKey, key_for
 from autoswizzle.cache.store import CacheStore, NearMiss, export_entries, shared_store
+from autoswizzle.calibration import calibrated
 from autoswizzle.config import TORCH, GemmConfig
 from autoswizzle.errors import ConfigError, ProblemError
 from autoswizzle.hardware import Gpu, detect, find_gpu
@@ -313,7 +314,7 @@ def _legal(stored: Stored, problem: GemmProblem, gpu: Gpu) -> bool:
 def _predicted_best(problem: GemmProblem, gpu: Gpu) -> GemmConfig:
     from autoswizzle.simulator.ranking import rank
 
-    ranked = rank(problem, gpu, top=1)
+    ranked = rank(problem, calibrated(gpu), top=1)
     return ranked[0].config if ranked else TORCH
 
 

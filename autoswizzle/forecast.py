@@ -1,5 +1,6 @@
 """Predictions for users: a problem in its text form, a GPU by name, no GPU needed."""
 
+from autoswizzle.calibration import calibrated
 from autoswizzle.config import GemmConfig
 from autoswizzle.errors import HardwareError
 from autoswizzle.hardware import Gpu, detect, find_gpu
@@ -35,7 +36,7 @@ def _problem(problem: GemmProblem | str) -> GemmProblem:
 
 def _gpu(gpu: Gpu | str | None) -> Gpu:
     if gpu is None:
-        return detect(0)
+        return calibrated(detect(0))
     if isinstance(gpu, str):
         return find_gpu(gpu)
     if not isinstance(gpu, Gpu):

@@ -9,9 +9,10 @@ Rates are dense, with fp32 accumulation.
 """
 
 import logging
+import math
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -62,12 +63,40 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True)
+class Sustained:
+    """What a GPU keeps up: measured (`autoswizzle calibrate`), or expected from its datasheet.
+
+    dram_gbs: read and written by a copy, GB/s. l2_gbs: that the L2 delivers to all SMs, GB/s.
+    peak_share: of Rates that torch.matmul reaches on a large product. launch_us: of an empty kernel
+    in a stream of them.
+    """
+
+    dram_gbs: float
+    l2_gbs: float
+    peak_share: float
+    launch_us: float
+
+    def __post_init__(self) -> None:
+        for field in ("dram_gbs", "l2_gbs", "peak_share", "launch_us"):
+            value = getattr(self, field)
+            if not 0 < value < math.inf:
+                raise HardwareError(f"{field} must be a number above 0, got {value!r}")
+
+
+# Of an H200, 2026-11-29 [M]; other GPUs are expected to keep up the same shares.
+DRAM_SHARE = 0.90  # of the datasheet's bandwidth: 4.3 of 4.8 TB/s
+PEAK_SHARE = 0.71  # of the datasheet's rate: 702 of 989 TFLOP/s, bf16
+L2_GBS_PER_SM = 75.0  # 9.9 TB/s over 132 SMs
+LAUNCH_US = 3.0
+
+
+@dataclass(frozen=True, slots=True)
 class Gpu:
     """One GPU: identity, capacities in bytes, rates.
 
     capability: 90 for compute capability 9.0. l2_bytes: as reported. l2_effective_bytes: what one
     SM finds cached (half of it where the L2 is two partitions that both keep far data).
-    dram_gbs: GB/s.
+    dram_gbs: GB/s. measured: what this machine's keeps up, where it is calibrated.
     """
 
     name: str
@@ -80,6 +109,14 @@ class Gpu:
     limits: SmLimits
     source: str
     vendor: str = "nvidia"
+    measured: Sustained | None = None
+
+    @property
+    def sustained(self) -> Sustained:
+        """What it keeps up: as measured, else the H200's shares of the datasheet."""
+        l2_gbs = L2_GBS_PER_SM * self.num_sms
+        expected = Sustained(DRAM_SHARE * self.dram_gbs, l2_gbs, PEAK_SHARE, LAUNCH_US)
+        return self.measured or expected
 
     def __post_init__(self) -> None:
         for field in ("num_sms", "l2_bytes", "l2_effective_bytes", "dram_gbs"):
@@ -179,15 +216,15 @@ def detect(device: int = 0) -> Gpu:
     return gpu_from_facts(facts)
 
 
-def gpu_from_facts(facts: DeviceFacts) -> Gpu:
+def gpu_from_facts(facts: DeviceFacts, catalogue: Sequence[Gpu] = CATALOGUE) -> Gpu:
     """A Gpu from reported facts, completed from the catalogue's nearest GPU.
 
     Nearest: same capability, then SM count; rates scale with the SM count. Warns once for each fact
     that is a default. Raises UnavailableError for a capability no entry covers.
     """
-    peers = [gpu for gpu in CATALOGUE if gpu.capability == facts.capability]
+    peers = [gpu for gpu in catalogue if gpu.capability == facts.capability]
     if not peers:
-        covered = sorted({gpu.capability for gpu in CATALOGUE})
+        covered = sorted({gpu.capability for gpu in catalogue})
         raise UnavailableError(
             f"compute capability must be one of {covered}, got {facts.capability} ({facts.name})"
         )

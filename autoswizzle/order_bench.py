@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from autoswizzle import kernels
+from autoswizzle.calibration import calibrated
 from autoswizzle.config import GROUPED_SWIZZLES, SWIZZLES, GemmConfig
 from autoswizzle.hardware import Gpu, detect
 from autoswizzle.laboratory import compile_ahead
@@ -60,7 +61,7 @@ def bench_orders(
 
     from autoswizzle.search.measure import Measurer
 
-    gpu = gpu or detect(device)
+    gpu = gpu or calibrated(detect(device))
     predictions = predict_orders(problem, base, gpu, group_sizes, swizzles)
     compile_ahead([prediction.config for prediction in predictions], problem, gpu)
     with torch.cuda.device(device):

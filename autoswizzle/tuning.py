@@ -13,6 +13,7 @@ from autoswizzle import kernels
 from autoswizzle.cache.entry import CacheEntry
 from autoswizzle.cache.key import key_for
 from autoswizzle.cache.store import CacheStore, export_entries, shared_store
+from autoswizzle.calibration import calibrated
 from autoswizzle.errors import ArgumentError, TuneError, UnavailableError
 from autoswizzle.hardware import Gpu, detect, driver_version
 from autoswizzle.laboratory import Laboratory
@@ -107,7 +108,7 @@ def tune(
     from autoswizzle.search.progress import search_bar
 
     budget = find_effort(effort).with_budget(trials, seconds)
-    gpu = detect(numbers[0])
+    gpu = calibrated(detect(numbers[0]))
     store = shared_store()
     store.check_writable()
     if storage is None:

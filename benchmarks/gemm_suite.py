@@ -20,6 +20,7 @@ from record import folder_of, stamp, write
 from suite import large, suite
 
 from autoswizzle.cache.store import export_entries
+from autoswizzle.calibration import calibrated
 from autoswizzle.errors import TuneError
 from autoswizzle.hardware import detect
 from autoswizzle.kernels import source_hash
@@ -50,7 +51,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--redo", action="store_true")
     options = parser.parse_args()
-    gpu = detect(0)
+    gpu = calibrated(detect(0))
     name = f"suite-{options.dtype}-{options.layout}" + ("-large" if options.large else "")
     path = (options.out or folder_of(gpu)) / f"{name}.json"
     problems = (large if options.large else suite)(options.dtype, options.layout)

@@ -14,6 +14,7 @@ from typing import Any
 
 from record import folder_of, stamp, write
 
+from autoswizzle.calibration import calibrated
 from autoswizzle.config import GemmConfig
 from autoswizzle.hardware import detect
 from autoswizzle.order_bench import OrderRow, bench_orders
@@ -34,7 +35,7 @@ def main() -> None:
     parser.add_argument("--warmup-ms", type=float, default=10)
     parser.add_argument("--rep-ms", type=float, default=40)
     options = parser.parse_args()
-    gpu = detect(0)
+    gpu = calibrated(detect(0))
     results: list[dict[str, Any]] = []
     for layout in ("nt", "nn"):
         for shape in SHAPES:

@@ -1,6 +1,7 @@
 """How right and how fast the cache model is.
 
-    python benchmarks/predictor.py [--traces N] [--counters FILE ...] [--drift SPREAD] [--out FILE]
+    python benchmarks/predictor.py [--traces N] [--counters FILE ...] [--drift SPREAD]
+        [--calibration FILE] [--out FILE]
 
 Checks the closed form against the plain replay on random work, times both side by side, times the
 ranking, and compares predicted DRAM reads with hardware counters. No GPU is needed. Counter files
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from calibration import stranger
 from rich.console import Console
 from rich.table import Table
 
@@ -264,13 +266,13 @@ def variants(gpu: Gpu, drift: float) -> dict[str, Callable[[Point], float]]:
     return found
 
 
-def counters(paths: Iterable[Path], drift: float) -> list[dict[str, Any]]:
+def counters(paths: Iterable[Path], drift: float, gpu: Gpu) -> list[dict[str, Any]]:
     """Predicted over measured DRAM reads of every row, by file and model."""
     results = []
     for path in paths:
         rows = points(path)
         models = {}
-        for name, predict in variants(H200, drift).items():
+        for name, predict in variants(gpu, drift).items():
             ratios = [predict(point) / point.read_bytes for point in rows]
             error = np.abs(np.array(ratios) - 1)
             worst = int(error.argmax())
@@ -306,7 +308,9 @@ def main() -> None:
     parser.add_argument("--counters", type=Path, nargs="*", default=counter_files())
     parser.add_argument("--drift", type=float, default=0.005, help="0 leaves that model out")
     parser.add_argument("--out", type=Path, default=RESULTS / "cpu" / "predictor.json")
+    parser.add_argument("--calibration", type=Path, help="a result of benchmarks/calibration.py")
     options = parser.parse_args()
+    gpu = H200 if options.calibration is None else stranger(options.calibration)
     result = {
         "command": "python " + " ".join(["benchmarks/predictor.py", *sys.argv[1:]]),
         "date": date.today().isoformat(),
@@ -315,7 +319,8 @@ def main() -> None:
         "speed": speed(),
         "ranking": ranking(),
         "equality": equality(options.traces),
-        "counters": counters(options.counters, options.drift),
+        "gpu": gpu.name + f" ({gpu.source})",
+        "counters": counters(options.counters, options.drift, gpu),
     }
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(result, indent=1) + "\n")

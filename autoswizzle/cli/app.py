@@ -9,7 +9,18 @@ from typing import Annotated
 
 import typer
 
-from autoswizzle.cli import bench, cache, demo, doctor, explain, order, predict, smem, tune
+from autoswizzle.cli import (
+    bench,
+    cache,
+    calibrate,
+    demo,
+    doctor,
+    explain,
+    order,
+    predict,
+    smem,
+    tune,
+)
 from autoswizzle.cli.failures import (
     BAD_ARGUMENTS,
     FAILED,
@@ -34,6 +45,7 @@ app.command()(bench.bench)
 app.command()(predict.rank)
 app.command()(predict.simulate)
 app.command()(order.order)
+app.command()(calibrate.calibrate)
 app.command()(smem.smem)
 app.command()(explain.explain)
 app.command()(doctor.doctor)

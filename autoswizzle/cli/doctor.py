@@ -13,6 +13,7 @@ from pathlib import Path
 import typer
 
 from autoswizzle.cache.store import CacheStore
+from autoswizzle.calibration import calibrated
 from autoswizzle.cli.failures import FAILED
 from autoswizzle.cli.options import Json
 from autoswizzle.errors import AutoswizzleError
@@ -86,7 +87,7 @@ def _gpus() -> Iterator[Check]:
         yield Check("GPU", "note", f"no CUDA device{why}: tune and bench need one")
     for device in range(count):
         try:
-            gpu = detect(device)
+            gpu = calibrated(detect(device))
         except AutoswizzleError as error:
             yield Check(f"GPU {device}", "problem", str(error))
             continue

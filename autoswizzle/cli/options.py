@@ -7,6 +7,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from autoswizzle.calibration import calibrated
 from autoswizzle.cli.failures import note
 from autoswizzle.errors import ArgumentError, UnavailableError
 from autoswizzle.hardware import CATALOGUE, MIB, Gpu, detect, find_gpu
@@ -155,7 +156,7 @@ def need_triton() -> None:
 
 
 def present_gpu(device: int) -> Gpu:
-    """The facts of a CUDA device that torch can use.
+    """The facts of a CUDA device that torch can use, calibrated ones where there are.
 
     Raises UnavailableError without one, HardwareError for a number beyond those visible.
     """
@@ -165,7 +166,7 @@ def present_gpu(device: int) -> Gpu:
         built = torch.version.cuda is not None
         why = "torch finds none" if built else "torch is built without CUDA"
         raise UnavailableError(f"no CUDA device {device}: {why}")
-    return detect(device)
+    return calibrated(detect(device))
 
 
 def chosen_gpu(named: Gpu | None, num_sms: int | None = None, l2_mb: float | None = None) -> Gpu:
@@ -173,7 +174,7 @@ def chosen_gpu(named: Gpu | None, num_sms: int | None = None, l2_mb: float | Non
     gpu = named
     if gpu is None:
         try:
-            gpu = detect(0)
+            gpu = calibrated(detect(0))
         except UnavailableError:
             note(f"no CUDA device here: assuming an {DEFAULT_GPU} (--gpu names another)")
             gpu = find_gpu(DEFAULT_GPU)

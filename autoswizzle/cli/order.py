@@ -8,6 +8,7 @@ import typer
 from autoswizzle.cli.options import GroupSize, Json, choice, integer, output_file
 from autoswizzle.config import GROUPED_SWIZZLES, SWIZZLES, GemmConfig
 from autoswizzle.errors import ArgumentError
+from autoswizzle.report.plots import SUFFIXES
 from autoswizzle.report.tables import grid, print_json
 
 MAX_CELLS = 1 << 22  # of a printed grid: above it neither a terminal nor an image shows anything
@@ -29,7 +30,7 @@ def order(
         Path | None,
         typer.Option(
             "--plot",
-            parser=output_file((".png", ".svg", ".pdf")),
+            parser=output_file(SUFFIXES),
             metavar="FILE",
             help="Draw the order as a heat map with the first waves marked.",
         ),

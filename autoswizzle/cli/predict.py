@@ -1,5 +1,6 @@
 """`autoswizzle rank` and `autoswizzle simulate`: what the model expects, no GPU needed."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,6 +16,7 @@ from autoswizzle.cli.options import (
     chosen_gpu,
     gpu_line,
     integer,
+    output_file,
 )
 from autoswizzle.cli.tunables import (
     Block,
@@ -28,7 +30,9 @@ from autoswizzle.cli.tunables import (
 )
 from autoswizzle.errors import ConfigError
 from autoswizzle.hardware import Gpu
+from autoswizzle.report.plots import SUFFIXES
 from autoswizzle.report.tables import byte_size, fields, print_json, table
+from autoswizzle.space import orders
 
 if TYPE_CHECKING:
     from autoswizzle.simulator.ranking import Prediction
@@ -51,6 +55,12 @@ def rank(
         int, typer.Option("--top", parser=integer(1), metavar="N", help="How many to print.")
     ] = 20,
     model: Model = "lru",
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot", parser=output_file(SUFFIXES), metavar="FILE", help="Draw their terms."
+        ),
+    ] = None,
     num_sms: NumSms = None,
     l2_mb: L2Mb = None,
     as_json: Json = False,
@@ -65,6 +75,10 @@ def rank(
     predictions = ranking.rank(problem, target, top=top, model=model)
     if not predictions:
         raise ConfigError(f"no configuration of {problem} is legal on {target.name}")
+    if plot is not None:
+        from autoswizzle.report.plots import plot_terms
+
+        plot_terms(predictions, f"{problem} on {target.name}", plot)
     if as_json:
         print_json({**_header(problem, target), "ranking": [p.to_dict() for p in predictions]})
         return
@@ -88,6 +102,15 @@ def simulate(
         bool, typer.Option("--explain", help="Also print the terms of the predicted time.")
     ] = False,
     model: Model = "lru",
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot",
+            parser=output_file(SUFFIXES),
+            metavar="FILE",
+            help="Draw DRAM traffic and time of this tile in every order, over the group size.",
+        ),
+    ] = None,
     num_sms: NumSms = None,
     l2_mb: L2Mb = None,
     as_json: Json = False,
@@ -112,6 +135,15 @@ def simulate(
         assignments=assignments or [],
     )
     prediction = ranking.predict(problem, config, target, model=model)
+    if plot is not None:
+        from autoswizzle.report.plots import plot_traffic
+
+        found: dict[str, list[Prediction]] = {}
+        for other in orders(config):
+            found.setdefault(other.swizzle, []).append(
+                ranking.predict(problem, other, target, model=model)
+            )
+        plot_traffic(found, f"{problem} on {target.name}, {config}", plot)
     if as_json:
         print_json({**_header(problem, target), **prediction.to_dict()})
         return

@@ -1,13 +1,24 @@
 """`autoswizzle smem`: shared-memory layouts, their bank conflicts, and a tiled GEMM's traffic."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autoswizzle.cli.options import Device, Json, choice, extents, integer, parsed, positive
+from autoswizzle.cli.options import (
+    Device,
+    Json,
+    choice,
+    extents,
+    integer,
+    output_file,
+    parsed,
+    positive,
+)
 from autoswizzle.cli.tunables import Block
 from autoswizzle.errors import ArgumentError
 from autoswizzle.problem import GemmProblem
+from autoswizzle.report.plots import SUFFIXES
 from autoswizzle.report.tables import byte_size, fields, print_json, table
 from autoswizzle.smem import (
     INSTRUCTIONS,
@@ -85,6 +96,15 @@ def smem(
             "--bench", help="Time the mma.sync kernel under every layout on this GPU instead."
         ),
     ] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot",
+            parser=output_file(SUFFIXES),
+            metavar="FILE",
+            help="Draw the conflicts of every layout and instruction as a grid.",
+        ),
+    ] = None,
     problem: Annotated[
         GemmProblem,
         typer.Option(
@@ -116,6 +136,13 @@ def smem(
         raise ArgumentError("--block and --warps must go with --traffic")
     layouts = {name: tile_layout(name, cols, itemsize) for name in ([kind] if kind else KINDS)}
     found = {name: _conflicts(layout, instruction) for name, layout in layouts.items()}
+    if plot is not None:
+        from autoswizzle.report.plots import plot_conflicts
+
+        ways = {
+            name: {word: _ways(layout, word) for word in _WORDS} for name, layout in layouts.items()
+        }
+        plot_conflicts(ways, f"ways, rows of {cols} elements of {itemsize} bytes", plot)
     rows = [
         (
             name,
@@ -138,6 +165,13 @@ def smem(
         step = max(1, 16 // itemsize)
         print(f"\n16-byte atom within its 128-byte line, every {step} elements")
         print(picture(layouts[kind], PICTURE_ROWS, cols, step=step, show="atom"))
+
+
+def _ways(layout: "TileLayout", instruction: str) -> int | None:
+    try:
+        return _conflicts(layout, instruction).ways
+    except ArgumentError:  # not an instruction for such elements or rows
+        return None
 
 
 def _conflicts(layout: "TileLayout", instruction: str) -> "Conflicts":

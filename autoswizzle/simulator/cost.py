@@ -1,28 +1,22 @@
-"""A first time model: where the microseconds of a launch go.
+"""The time model: where the microseconds of a launch go.
 
-A launch runs in rounds of SMs x resident blocks. In a round the blocks of an SM share its tensor
-cores, and each waits for its loads: a k step takes at least the latency of memory over the steps in
-flight. L2 time hides behind arithmetic; DRAM time is added as a root of squares, since the busier
-of the two hides most of the other, never all of it.
+A launch runs in rounds of SMs x resident blocks, the last one as full as it is. In a round the
+blocks of an SM share its tensor cores, and each waits for its loads. What can bound a launch
+(arithmetic, L2, DRAM) hides the rest, never all of it: bounds add up as a root of powers. Around
+the k loop of each tile are the filling of the pipeline, and the stores of its result where nothing
+computes beside them.
 """
 
-from dataclasses import dataclass
-from math import hypot, sqrt
+import math
+from dataclasses import astuple, dataclass
 
 from autoswizzle.config import GemmConfig
-from autoswizzle.hardware import Gpu
+from autoswizzle.hardware import WARP_SIZE, Gpu
 from autoswizzle.problem import GemmProblem
 from autoswizzle.simulator.resources import copies_asynchronously, uses_wgmma
 from autoswizzle.space import grid
 
-# Read on an H200, 2026-11-29 (docs/predictor.md says from what); elsewhere they scale with the
-# catalogue's rates, bandwidth and SM count.
-PEAK_SHARE = {"pointer": 0.61, "tma": 0.64, "wgmma": 0.72, "mma_sync": 0.35}  # of the peak rate
 MMA_SYNC_SHARE = 0.6  # of what wgmma reaches, on GPUs that have it
-DRAM_SHARE = 0.90  # of the catalogue's bandwidth: 4.3 of 4.8 TB/s in a device-to-device copy
-L2_BYTES_PER_SM_US = 75_000  # that an SM takes from L2 in a microsecond: 10 TB/s over 132 SMs
-LOAD_LATENCY_US = 0.8  # from the load of a k step to computing with it
-LAUNCH_US = 3.0  # of an empty kernel
 # Bytes an SM reads from shared memory while its tensor cores do one 16-bit operation: 128 a cycle
 # over 2048 (sm_80), 1024 (sm_86, 89, 120), 4096 (sm_90), 8192 (sm_100) operations a cycle.
 SHARED_BYTES_PER_FLOP = {
@@ -31,12 +25,59 @@ SHARED_BYTES_PER_FLOP = {
 
 
 @dataclass(frozen=True, slots=True)
+class Coefficients:
+    """What the model takes from measurements; benchmarks/fit_time_model.py fits it.
+
+    pointer, tma, mma_sync: share of what torch.matmul keeps up (Gpu.sustained) that products of the
+    family reach; none, cooperative, pingpong: those of wgmma, by warp_specialize. serial_share: of
+    that, in wgmma without specialised warps on a block_n of two pieces, whose products do not
+    overlap. step_us: of a k step beside its products. load_latency_us: from the load of a k step to
+    computing with it. l2_share: of Gpu.sustained.l2_gbs, that loads of tiles draw. l2_overlap,
+    dram_overlap: exponents of the root of powers in which L2 and DRAM time join arithmetic; 1 hides
+    nothing, infinity all but the longest. store_bytes_per_sm_us: of a result that nothing computes
+    beside. partial_bytes_per_sm_us: of partial sums of a split K, written and read back by one SM.
+    spill_bytes_per_sm_us: of spilled registers, written and read back in every k step.
+    """
+
+    pointer: float
+    tma: float
+    mma_sync: float
+    none: float
+    cooperative: float
+    pingpong: float
+    serial_share: float
+    step_us: float
+    load_latency_us: float
+    l2_share: float
+    l2_overlap: float
+    dram_overlap: float
+    store_bytes_per_sm_us: float
+    partial_bytes_per_sm_us: float
+    spill_bytes_per_sm_us: float
+
+
+# First fit, 2026-11-30: 21 bf16 nt problems on an H200, about 25 candidates each (docs/predictor.md
+# has the errors). mma_sync: 343 TFLOP/s in the layout experiment of 2026-11-29.
+# spill_bytes_per_sm_us: a guess, about half of what the L1 moves, as none of those spill.
+FITTED = Coefficients(
+    pointer=0.95, tma=0.67, mma_sync=0.49, none=1.06, cooperative=1.06, pingpong=1.07,
+    serial_share=0.74, step_us=0.008, load_latency_us=0.95, l2_share=1.05, l2_overlap=10.0,
+    dram_overlap=2.5, store_bytes_per_sm_us=75_000, partial_bytes_per_sm_us=14_000,
+    spill_bytes_per_sm_us=50_000,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
 class Terms:
-    """The parts of a predicted time, microseconds."""
+    """The parts of a predicted time, microseconds: they add up to it.
+
+    hidden: below 0, what the bounds (arithmetic, dram, l2) save by running side by side.
+    """
 
     arithmetic: float
     dram: float
     l2: float
+    hidden: float
     prologue: float
     epilogue: float
     reduction: float
@@ -44,28 +85,45 @@ class Terms:
 
     @property
     def total(self) -> float:
-        """The predicted time: L2 hides behind arithmetic, DRAM partly."""
-        work = hypot(max(self.arithmetic, self.l2), self.dram)
-        return work + self.prologue + self.epilogue + self.reduction + self.launch
+        """The predicted time."""
+        return math.fsum(astuple(self))
 
 
 def terms(
-    config: GemmConfig, problem: GemmProblem, gpu: Gpu, blocks: int, dram_read_bytes: float
+    config: GemmConfig,
+    problem: GemmProblem,
+    gpu: Gpu,
+    blocks: int,
+    dram_read_bytes: float,
+    fitted: Coefficients = FITTED,
+    spill_bytes: int = 0,
 ) -> Terms:
-    """The time of config with `blocks` resident on each SM, reading that much from DRAM."""
+    """The time of config with `blocks` resident on each SM, reading that much from DRAM.
+
+    spill_bytes: of a thread.
+    """
     grid_m, grid_n = grid(config, problem)
     items = problem.batch * grid_m * grid_n * config.split_k
-    l2_rate = L2_BYTES_PER_SM_US * gpu.num_sms
+    rounds = -(-items // (blocks * gpu.num_sms))
     touched = (problem.m * grid_n + problem.n * grid_m) * problem.batch * problem.k
-    tile_bytes = config.block_m * config.block_n * problem.out_itemsize
+    kept_up = gpu.sustained
+    arithmetic = _arithmetic(config, problem, gpu, blocks, items, spill_bytes, fitted)
+    dram = (dram_read_bytes + dram_write_bytes(problem)) / (kept_up.dram_gbs * 1e3)
+    l2 = touched * problem.itemsize / (fitted.l2_share * kept_up.l2_gbs * 1e3)
+    on_chip = _together(arithmetic, l2, fitted.l2_overlap)
+    bound = _together(on_chip, dram, fitted.dram_overlap)
+    exposed = rounds if blocks == 1 and config.warp_specialize != "pingpong" else 1
+    tile = config.block_m * config.block_n
+    store_us = tile * problem.out_itemsize / fitted.store_bytes_per_sm_us
     return Terms(
-        arithmetic=_arithmetic(config, problem, gpu, blocks, items),
-        dram=(dram_read_bytes + dram_write_bytes(problem)) / (DRAM_SHARE * gpu.dram_gbs * 1e3),
-        l2=touched * problem.itemsize / l2_rate,
-        prologue=LOAD_LATENCY_US,
-        epilogue=_bare_epilogues(config, gpu, blocks, items) * tile_bytes / L2_BYTES_PER_SM_US,
-        reduction=_partial_bytes(config, problem) / l2_rate,
-        launch=LAUNCH_US,
+        arithmetic=arithmetic,
+        dram=dram,
+        l2=l2,
+        hidden=bound - (arithmetic + dram + l2),
+        prologue=fitted.load_latency_us,
+        epilogue=exposed * store_us,
+        reduction=rounds * blocks * _partials(config) * tile * 4 / fitted.partial_bytes_per_sm_us,
+        launch=kept_up.launch_us,
     )
 
 
@@ -75,28 +133,46 @@ def dram_write_bytes(problem: GemmProblem) -> int:
 
 
 def _arithmetic(
-    config: GemmConfig, problem: GemmProblem, gpu: Gpu, blocks: int, items: int
+    config: GemmConfig,
+    problem: GemmProblem,
+    gpu: Gpu,
+    blocks: int,
+    items: int,
+    spill_bytes: int,
+    fitted: Coefficients,
 ) -> float:
-    """Rounds of blocks, the last one as full as it is; a partial tile costs a whole one."""
+    """Rounds of blocks, the last one as full as it is; a partial tile costs a whole one.
+
+    A round takes as long as its products, or as the loads of a block over the k steps in flight.
+    """
     steps = -(-problem.k // config.block_k // config.split_k)
-    step = _step(config, problem, gpu)
+    spilled = 2 * spill_bytes * WARP_SIZE * config.num_warps
+    step = _step(config, problem, gpu, fitted) + fitted.step_us
+    step += spilled / fitted.spill_bytes_per_sm_us
+    step_bytes = (config.block_m + config.block_n) * config.block_k * problem.itemsize
+    l2_bytes_per_sm_us = fitted.l2_share * gpu.sustained.l2_gbs * 1e3 / gpu.num_sms
+    load = fitted.load_latency_us + step_bytes / l2_bytes_per_sm_us
     ahead = config.num_stages - 1 if copies_asynchronously(config, problem) else 0
-    stall = LOAD_LATENCY_US / ahead if ahead else LOAD_LATENCY_US + step
+
+    def round_us(resident: int) -> float:
+        if not ahead:
+            return max(resident * step, load + step)
+        return _together(resident * step, load / ahead, fitted.l2_overlap)
+
     whole, rest = divmod(items, blocks * gpu.num_sms)
     last = -(-rest // gpu.num_sms)
-    time = whole * max(blocks * step, stall)
-    return steps * (time + max(last * step, stall) if rest else time)
+    return steps * (whole * round_us(blocks) + (round_us(last) if rest else 0))
 
 
-def _step(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> float:
+def _step(config: GemmConfig, problem: GemmProblem, gpu: Gpu, fitted: Coefficients) -> float:
     """Microseconds of one k step of a block alone on an SM, its operands in shared memory."""
     flops = 2 * config.block_m * config.block_n * config.block_k
-    share = PEAK_SHARE[config.kernel]
+    share = gpu.sustained.peak_share * _share(config, fitted)
     if uses_wgmma(config, problem, gpu):
         shared_elements = config.block_m * (1 + config.block_n / 64)  # B once per 64 rows of A
     else:
         share *= MMA_SYNC_SHARE if gpu.capability == 90 else 1.0
-        shared_elements = (config.block_m + config.block_n) * sqrt(config.num_warps)
+        shared_elements = (config.block_m + config.block_n) * math.sqrt(config.num_warps)
     shared_bytes = shared_elements * config.block_k * problem.itemsize
     bounds = (
         flops / (share * gpu.rates.tflops(problem.rate)),
@@ -105,15 +181,21 @@ def _step(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> float:
     return max(bounds) * gpu.num_sms / 1e6
 
 
-def _bare_epilogues(config: GemmConfig, gpu: Gpu, blocks: int, items: int) -> int:
-    """Epilogues with no arithmetic beside them: the last, or all of a block alone on its SM."""
-    if blocks > 1 or config.warp_specialize != "none":
-        return 1
-    return -(-items // gpu.num_sms)
+def _share(config: GemmConfig, fitted: Coefficients) -> float:
+    """Of the sustained rate, that the products of this kernel reach."""
+    if config.kernel != "wgmma":
+        return float(getattr(fitted, config.kernel))
+    serial = config.warp_specialize == "none" and config.block_n & (config.block_n - 1)
+    share = float(getattr(fitted, config.warp_specialize))
+    return share * fitted.serial_share if serial else share
 
 
-def _partial_bytes(config: GemmConfig, problem: GemmProblem) -> int:
-    """fp32 partial results of a split K, written and read back."""
-    if config.split_k == 1:
-        return 0
-    return 2 * config.split_k * problem.batch * problem.m * problem.n * 4
+def _together(one: float, other: float, overlap: float) -> float:
+    """The time of two bounds that partly hide each other: a root of the sum of powers."""
+    longest = max(one, other)
+    return float(longest * (1 + (min(one, other) / longest) ** overlap) ** (1 / overlap))
+
+
+def _partials(config: GemmConfig) -> int:
+    """Partial sums of a tile that the last of its items moves: its own, then all are added."""
+    return 1 + config.split_k if config.split_k > 1 else 0

@@ -10,7 +10,7 @@ from autoswizzle.config import GemmConfig
 from autoswizzle.errors import ArgumentError, ConfigError
 from autoswizzle.hardware import Gpu
 from autoswizzle.problem import GemmProblem
-from autoswizzle.simulator.cost import dram_write_bytes, terms
+from autoswizzle.simulator.cost import Terms, dram_write_bytes, terms
 from autoswizzle.simulator.l2 import measured_traffic
 from autoswizzle.simulator.lru import Traffic, traffic
 from autoswizzle.simulator.resources import Resources, estimate, resident_blocks, why_infeasible
@@ -74,7 +74,7 @@ def predict(
         reason = why_infeasible(resources, gpu)
     if reason is not None or resources is None:
         raise ConfigError(f"{config}: {reason}")
-    return _predicted(problem, config, gpu, resident_blocks(resources, gpu), model)
+    return _predicted(problem, config, gpu, resources, model)
 
 
 def rank(
@@ -100,16 +100,16 @@ def rank(
     least_bytes = problem.min_bytes - dram_write_bytes(problem)
     bounded = []
     for config in configs:
-        blocks = resident_blocks(estimate(config, problem, gpu), gpu)
-        if blocks:
-            least = terms(config, problem, gpu, blocks, least_bytes).total
-            bounded.append((least, blocks, config))
+        resources = estimate(config, problem, gpu)
+        if resident_blocks(resources, gpu):
+            least = _terms(config, problem, gpu, resources, least_bytes).total
+            bounded.append((least, resources, config))
     bounded.sort(key=lambda entry: entry[0])
     best: list[Prediction] = []
-    for least, blocks, config in bounded:
+    for least, resources, config in bounded:
         if len(best) == top and _order(best[-1]) <= (least, least_bytes):
             break
-        insort(best, _predicted(problem, config, gpu, blocks, model), key=_order)
+        insort(best, _predicted(problem, config, gpu, resources, model), key=_order)
         del best[top:]
     return best
 
@@ -126,20 +126,21 @@ def shortlist(
     """
     _require_model(model)
     least_bytes = problem.min_bytes - dram_write_bytes(problem)
-    bounded: dict[GemmConfig, tuple[tuple[float, int, int], int, GemmConfig]] = {}
+    bounded: dict[GemmConfig, tuple[tuple[float, int, int], Resources, GemmConfig]] = {}
     for config in tiles(problem, gpu):
-        blocks = resident_blocks(estimate(config, problem, gpu), gpu)
-        if blocks:
-            least = terms(config, problem, gpu, blocks, least_bytes).total
-            found = ((least, -config.num_stages, config.epilogue_subtile), blocks, config)
+        resources = estimate(config, problem, gpu)
+        if resident_blocks(resources, gpu):
+            least = _terms(config, problem, gpu, resources, least_bytes).total
+            found = ((least, -config.num_stages, config.epilogue_subtile), resources, config)
             key = replace(config, num_stages=1, epilogue_subtile=1)
             bounded[key] = min(found, bounded.get(key, found), key=lambda entry: entry[0])
     promising = sorted(bounded.values(), key=lambda entry: entry[0])[:_TILES]
     columns = [
         sorted(
-            (_predicted(problem, order, gpu, blocks, model) for order in orders(config)), key=_order
+            (_predicted(problem, order, gpu, resources, model) for order in orders(config)),
+            key=_order,
         )
-        for _, blocks, config in promising
+        for _, resources, config in promising
     ]
     columns.sort(key=lambda column: _order(column[0]))
     rows = zip_longest(*columns)
@@ -155,10 +156,17 @@ def _order(prediction: Prediction) -> tuple[float, int]:
     return prediction.time_us, prediction.dram_read_bytes
 
 
+def _terms(
+    config: GemmConfig, problem: GemmProblem, gpu: Gpu, resources: Resources, read_bytes: float
+) -> Terms:
+    blocks = resident_blocks(resources, gpu)
+    return terms(config, problem, gpu, blocks, read_bytes, spill_bytes=resources.spill_bytes)
+
+
 def _predicted(
-    problem: GemmProblem, config: GemmConfig, gpu: Gpu, blocks: int, model: str
+    problem: GemmProblem, config: GemmConfig, gpu: Gpu, resources: Resources, model: str
 ) -> Prediction:
-    resident = blocks * gpu.num_sms
+    resident = resident_blocks(resources, gpu) * gpu.num_sms
     grid_m, grid_n = grid(config, problem)
     items = problem.batch * grid_m * grid_n * config.split_k
     launch = Launch(
@@ -167,7 +175,7 @@ def _predicted(
         config.split_k,
     )  # fmt: skip
     operands = _MODELS[model](launch, gpu, problem)
-    parts = terms(config, problem, gpu, blocks, operands.miss_bytes)
+    parts = _terms(config, problem, gpu, resources, operands.miss_bytes)
     return Prediction(
         problem=problem,
         config=config,

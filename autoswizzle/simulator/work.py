@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from math import gcd
 
 import numpy as np
@@ -71,14 +72,16 @@ class Kinds:
     block_k: int
 
     @classmethod
-    def of_parts(cls, k: int, block_k: int, part: int) -> "Kinds":
-        """K cut in parts of that many steps: all but the last part are one kind, it another."""
-        steps = -(-k // block_k)
-        whole, rest = divmod(steps - 1, part)
-        last = (rest + 1, k - (steps - 1) * block_k)
-        if not whole:
-            return cls((last[0],), (last[1],), block_k)
-        return cls((part, last[0]), (block_k, last[1]), block_k)
+    def of_parts(cls, k: int, block_k: int, bounds: Sequence[int]) -> tuple["Kinds", Ints]:
+        """The kinds of K cut into parts of k steps bounds[i]..bounds[i + 1] - 1, and each part's.
+
+        Parts of equal length are one kind; the last one has what is left of K.
+        """
+        parts = [(stop - first, block_k) for first, stop in pairwise(bounds)]
+        parts[-1] = parts[-1][0], k - (bounds[-1] - 1) * block_k
+        kinds = list(dict.fromkeys(parts))
+        steps, last_depth = zip(*kinds, strict=True)
+        return cls(steps, last_depth, block_k), np.array([kinds.index(part) for part in parts])
 
     def segments(self) -> tuple[Ints, Ints]:
         """Runs of steps in which no kind changes: their lengths, and each kind's depth in them.
@@ -100,9 +103,10 @@ class Kinds:
 class Launch:
     """A GEMM launch in waves of `concurrency` work items.
 
-    Items are tiles in the order `swizzle`, times the batch and the parts that split_k cuts K into
-    (part and batch slowest). Persistent programs, program p owning items p, p + P, ..., form the
-    same waves with concurrency P.
+    Items are tiles in the order `swizzle`, each in the split_k parts that its k steps are cut into,
+    as even as whole steps allow; parts of a tile are neighbours, entries of a batch slowest, as in
+    kernels/wgmma_split.py. Persistent programs, program p owning items p, p + P, ..., form the same
+    waves with concurrency P.
     """
 
     m: int
@@ -124,9 +128,10 @@ class Launch:
                 require_positive(name, getattr(self, name))
 
     @property
-    def part_steps(self) -> int:
-        """How many k steps a split takes; the last one what is left, maybe nothing."""
-        return -(-_ceil(self.k, self.block_k) // self.split_k)
+    def bounds(self) -> tuple[int, ...]:
+        """First k step of each part, and the number of steps."""
+        steps = _ceil(self.k, self.block_k)
+        return tuple(steps * part // self.split_k for part in range(self.split_k + 1))
 
     def operands(self) -> Operands:
         """The operand tiles; row b * grid_m + m belongs to batch entry b."""
@@ -138,29 +143,28 @@ class Launch:
         """The work item by item, as the plain replay walks it."""
         grid_m, grid_n = _ceil(self.m, self.block_m), _ceil(self.n, self.block_n)
         order = tile_order(self.swizzle, grid_m, grid_n, self.group_size).tolist()
-        steps, part = _ceil(self.k, self.block_k), self.part_steps
         items = [
-            Item(b * grid_m + m, b * grid_n + n, min(s * part, steps), min((s + 1) * part, steps))
+            Item(b * grid_m + m, b * grid_n + n, first, stop)
             for b in range(self.batch)
-            for s in range(self.split_k)
             for m, n in order
+            for first, stop in pairwise(self.bounds)
         ]
         for first in range(0, len(items), self.concurrency):
             yield [[item] for item in items[first : first + self.concurrency]]
 
     def kinds(self) -> Kinds:
         """The k steps of its operand tiles."""
-        return Kinds.of_parts(self.k, self.block_k, self.part_steps)
+        return Kinds.of_parts(self.k, self.block_k, self.bounds)[0]
 
     def reuse(self) -> Reuse:
         """Its reuse analysis, kept for launches that differ in K, k step or element only."""
-        parts = _ceil(_ceil(self.k, self.block_k), self.part_steps)
+        kinds = Kinds.of_parts(self.k, self.block_k, self.bounds)[1]
         items = _ceil(self.m, self.block_m) * _ceil(self.n, self.block_n)
         small = items * self.batch * self.split_k <= _KEPT_ITEMS
         analyse = _launch_reuse if small else _launch_reuse.__wrapped__
         return analyse(
             (self.m, self.block_m), (self.n, self.block_n), self.swizzle, self.group_size,
-            self.concurrency, self.batch, self.split_k, parts,
+            self.concurrency, self.batch, tuple(kinds.tolist()),
         )  # fmt: skip
 
 
@@ -172,31 +176,25 @@ def _launch_reuse(
     group_size: int,
     concurrency: int,
     batch: int,
-    split_k: int,
-    parts: int,
+    kinds: tuple[int, ...],
 ) -> Reuse:
+    """kinds: of each part that K is cut into."""
     grid = _ceil(*rows), _ceil(*columns)
+    parts, slabs = len(kinds), batch * len(kinds)
     order = tile_order(swizzle, *grid, group_size).astype(np.int64)
-    entry, part = np.divmod(np.arange(batch * split_k), split_k)
-    # Tiles are numbered (batch entry, part, row or column); parts beyond the last have no steps.
-    slab = (entry * parts + part)[:, None, None]
-    tiles = (slab * np.array(grid) + order).reshape(-1, 2)
-    wave = np.arange(len(tiles)) // concurrency
-    if parts < split_k:
-        real = np.repeat(part < parts, len(order))
-        wave, tiles = wave[real], tiles[real]
-        wave = np.unique(wave, return_inverse=True)[1]
+    # Operand tiles are numbered (batch entry, part, row or column), columns after all rows.
+    slab = np.arange(slabs).reshape(batch, 1, parts, 1)
+    tiles = (slab * np.array(grid) + order[:, None]).reshape(-1, 2)
     return Reuse(
-        wave, tiles + np.array((0, batch * parts * grid[0])),
-        np.concatenate([np.tile(_extents(*axis), batch * parts) for axis in (rows, columns)]),
-        np.concatenate([_last_part(batch, parts, extent) for extent in grid]),
+        np.arange(len(tiles)) // concurrency, tiles + np.array((0, slabs * grid[0])),
+        np.concatenate([np.tile(_extents(*axis), slabs) for axis in (rows, columns)]),
+        np.concatenate([_by_tile(kinds * batch, extent) for extent in grid]),
     )  # fmt: skip
 
 
-def _last_part(batch: int, parts: int, tiles: int) -> Ints:
-    """The kind of each operand tile: 1 in the last of several parts, else 0."""
-    last = np.arange(parts) == parts - 1 if parts > 1 else np.zeros(1)
-    return np.tile(np.repeat(last.astype(np.int64), tiles), batch)
+def _by_tile(kinds: Sequence[int] | Ints, tiles: int) -> Ints:
+    """The kind of each operand tile, from that of each part."""
+    return np.repeat(np.asarray(kinds, np.int64), tiles)
 
 
 def cut(waves: Iterable[Wave], operands: Operands) -> tuple[Reuse, Kinds]:
@@ -215,7 +213,8 @@ def cut(waves: Iterable[Wave], operands: Operands) -> tuple[Reuse, Kinds]:
             ends_run = item.stop == steps and position == len(program) - 1
             edges |= {item.first, 0 if ends_run else item.stop}
     part = gcd(*edges) or steps
-    parts = _ceil(steps, part)
+    kinds, kind_of = Kinds.of_parts(operands.k, operands.block_k, (*range(0, steps, part), steps))
+    parts = len(kind_of)
     rows, columns = len(operands.row_extents), len(operands.column_extents)
     pieces = [
         (number, place, at * rows + item.row, parts * rows + at * columns + item.column)
@@ -233,10 +232,8 @@ def cut(waves: Iterable[Wave], operands: Operands) -> tuple[Reuse, Kinds]:
     sizes = np.concatenate(
         (np.tile(operands.row_extents, parts), np.tile(operands.column_extents, parts))
     )
-    kinds = np.concatenate([_last_part(1, parts, count) for count in (rows, columns)])
-    return Reuse(wave, table[:, 2:], sizes, kinds), Kinds.of_parts(
-        operands.k, operands.block_k, part
-    )
+    of_tile = np.concatenate([_by_tile(kind_of, count) for count in (rows, columns)])
+    return Reuse(wave, table[:, 2:], sizes, of_tile), kinds
 
 
 def require_positive(name: str, value: object) -> None:

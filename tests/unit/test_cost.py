@@ -5,9 +5,9 @@ from dataclasses import asdict, replace
 import pytest
 
 from autoswizzle.config import GemmConfig
-from autoswizzle.hardware import find_gpu
+from autoswizzle.hardware import Sustained, find_gpu
 from autoswizzle.problem import GemmProblem
-from autoswizzle.simulator.cost import dram_write_bytes, terms
+from autoswizzle.simulator.cost import FITTED, dram_write_bytes, terms
 
 H200 = find_gpu("H200")
 SQUARE = GemmProblem(8192, 8192, 8192, "bf16", "nt")
@@ -18,11 +18,22 @@ def arithmetic(problem=SQUARE, config=TILE, blocks=1, gpu=H200):
     return terms(config, problem, gpu, blocks, 0).arithmetic
 
 
-def test_total_is_at_least_every_part():
+def test_parts_add_up_and_hide_less_than_all_but_the_longest():
     found = terms(TILE, SQUARE, H200, 2, 3e9)
-    assert all(part >= 0 for part in asdict(found).values())
-    assert found.total >= max(asdict(found).values())
-    assert found.total <= sum(asdict(found).values())
+    assert found.total == pytest.approx(sum(asdict(found).values()))
+    bounds = found.arithmetic, found.dram, found.l2
+    assert max(bounds) < sum(bounds) + found.hidden < sum(bounds)
+    rest = found.prologue, found.epilogue, found.reduction, found.launch
+    assert all(part >= 0 for part in rest)
+
+
+@pytest.mark.parametrize("overlap", [1.0, 1e9])
+def test_overlap_goes_from_a_sum_to_the_longest(overlap):
+    fitted = replace(FITTED, l2_overlap=overlap, dram_overlap=overlap)
+    found = terms(TILE, SQUARE, H200, 2, 3e9, fitted)
+    bounds = found.arithmetic, found.dram, found.l2
+    expected = sum(bounds) if overlap == 1 else max(bounds)
+    assert sum(bounds) + found.hidden == pytest.approx(expected)
 
 
 def test_no_kernel_beats_the_peak_rate():
@@ -71,14 +82,55 @@ def test_more_traffic_costs_more_but_less_than_its_own_time():
 
 def test_split_k_shortens_the_loop_and_adds_a_reduction():
     deep = GemmProblem(256, 256, 32768)
-    whole, split = (terms(replace(TILE, split_k=count), deep, H200, 1, 0) for count in (1, 8))
-    assert split.arithmetic == pytest.approx(whole.arithmetic / 8)
+    whole, two, eight = (
+        terms(replace(TILE, split_k=count), deep, H200, 1, 0) for count in (1, 2, 8)
+    )
+    assert eight.arithmetic == pytest.approx(whole.arithmetic / 8)
     assert whole.reduction == 0
-    assert split.reduction > 0
+    # The last item of a tile stores its own sums and reads back everybody's.
+    assert eight.reduction == pytest.approx(two.reduction * (1 + 8) / (1 + 2))
+
+
+WGMMA = GemmConfig(
+    kernel="wgmma", block_m=128, block_n=192, block_k=64, num_warps=4, num_stages=4,
+    persistent=True, epilogue_subtile=3, warp_specialize="cooperative",
+)  # fmt: skip
+
+
+def test_only_pingpong_stores_beside_arithmetic():
+    styles = "none", "cooperative", "pingpong"
+    found = {
+        style: terms(replace(WGMMA, warp_specialize=style), SQUARE, H200, 1, 0).epilogue
+        for style in styles
+    }
+    tiles = 64 * 43
+    assert found["none"] == found["cooperative"]
+    assert found["cooperative"] == pytest.approx(found["pingpong"] * -(-tiles // 132))
+
+
+def test_products_of_two_pieces_need_specialised_warps():
+    def slowdown(block_n):
+        none, cooperative = (
+            arithmetic(config=replace(WGMMA, block_n=block_n, warp_specialize=style))
+            for style in ("none", "cooperative")
+        )
+        return none / cooperative
+
+    assert slowdown(256) < 1.02
+    assert slowdown(192) > 1.2
+
+
+def test_rates_measured_on_the_machine_replace_the_expected_ones():
+    slow = replace(H200, measured=Sustained(2160, 1000, 0.355, 7))
+    found, expected = (terms(TILE, SQUARE, gpu, 1, 1e9) for gpu in (slow, H200))
+    assert found.dram == pytest.approx(2 * expected.dram)
+    assert found.launch == 7
+    assert found.arithmetic > 1.9 * expected.arithmetic
+    assert found.l2 == pytest.approx(expected.l2 * 9.9)
 
 
 def test_low_tiles_do_not_reach_the_rate_of_wgmma():
-    low, high = (replace(TILE, block_m=rows, block_n=128) for rows in (32, 64))
+    low, high = (replace(TILE, block_m=rows, num_stages=8) for rows in (32, 64))
     wide = GemmProblem(64 * 132, 128, 8192)
     assert arithmetic(wide, low, 2) > arithmetic(wide, high, 1)
 
@@ -88,3 +140,9 @@ def test_rates_of_the_gpu_count():
     ieee = GemmProblem(8192, 8192, 8192, "fp32")
     assert arithmetic(SQUARE) < arithmetic(tf32) < arithmetic(ieee)
     assert arithmetic(gpu=find_gpu("A100-80GB")) > arithmetic()
+
+
+def test_spills_cost_time_in_every_step():
+    kept, spilled = (terms(TILE, SQUARE, H200, 1, 0, spill_bytes=count) for count in (0, 200))
+    assert spilled.arithmetic > 1.2 * kept.arithmetic
+    assert spilled.epilogue == kept.epilogue

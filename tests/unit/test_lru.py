@@ -172,3 +172,24 @@ def test_empty_work_is_named():
         Operands((), (1,), 1, 1, 1)
     with pytest.raises(ArgumentError, match="waves must hold"):
         traffic_of([], Operands((1,), (1,), 1, 1, 1), 8)
+
+
+def test_parts_of_a_tile_are_neighbours_and_as_even_as_steps_allow():
+    """As work_of in kernels/wgmma_split.py hands them out: item = tile * splits + split."""
+    launch = Launch(2, 3, 17, 1, 1, 2, 1, "row", 1, 4, split_k=4)
+    items = [program[0] for wave in launch.waves() for program in wave]
+    steps = 9
+    assert items == [
+        Item(*divmod(index // 4, 3), steps * (index % 4) // 4, steps * (index % 4 + 1) // 4)
+        for index in range(2 * 3 * 4)
+    ]
+    assert [len(wave) for wave in launch.waves()] == [4] * 6
+
+
+def test_parts_side_by_side_share_nothing_and_tiles_of_a_row_share_its_parts():
+    """One wave of two tiles in two parts: each part of A's row is read by both tiles."""
+    launch = Launch(1, 2, 8, 1, 1, 1, 1, "row", 1, 4, split_k=2)
+    assert traffic(launch, 1000) == Traffic(8, 24, 8, 24)
+    alone = Launch(1, 2, 8, 1, 1, 1, 1, "row", 1, 2, split_k=2)  # a tile a wave
+    assert traffic(alone, 1000) == Traffic(8, 24, 8, 24)
+    assert traffic(alone, 5).hits == 0

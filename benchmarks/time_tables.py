@@ -1,0 +1,170 @@
+"""Measured times of random configurations: what the time model and the searches are judged on.
+
+    python benchmarks/time_tables.py [--count 220] [--seconds 600] [--fitting] [--out DIR]
+
+For each of 20 problems of the suite (--fitting: of the four that coefficients may be fitted on),
+`count` configurations are drawn evenly from all that are legal and fit, compiled ahead in parallel
+and timed in a short steady stream. One file a problem in results/<gpu>/tables, of the form that
+benchmarks/fit_time_model.py and benchmarks/search_replay.py read. A second run adds what lacks.
+"""
+
+import argparse
+import json
+import math
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from record import folder_of, stamp
+from suite import FITTING
+
+from autoswizzle.config import GROUPED_SWIZZLES, GemmConfig
+from autoswizzle.errors import CandidateError
+from autoswizzle.hardware import Gpu, detect
+from autoswizzle.laboratory import Laboratory
+from autoswizzle.problem import GemmProblem
+from autoswizzle.search.bench import Screening
+from autoswizzle.search.effort import EFFORTS
+from autoswizzle.simulator.resources import estimate, resident_blocks, why_infeasible
+from autoswizzle.space import branches, why_illegal
+
+SHAPES = (  # of the suite: large to small, every kind of it
+    "8192x8192x8192", "8192x4096x14336", "1024x57344x8192", "32768x8192x2048", "5632x5632x5632",
+    "2048x10240x8192", "8192x6144x4096", "2048x28672x4096", "512x128256x4096", "4096x4096x4096",
+    "8192x8192x1024", "16384x1024x1024", "3072x3072x3072", "1024x8192x8192", "1024x1024x16384",
+    "512x8192x28672", "3000x3000x3000", "128x28672x4096", "64x10240x8192", "16x4096x14336",
+)  # fmt: skip
+MAX_DRAWS = 1_000_000
+AHEAD = 2  # problems whose configurations compile before their turn
+TIMES = ("time_us", "low_us", "high_us")
+KEEP_EVERY = 25  # measurements between writes of the file
+
+
+def sample(problem: GemmProblem, gpu: Gpu, count: int, seed: int) -> list[GemmConfig]:
+    """Count configurations drawn evenly from all that are legal and are expected to fit."""
+    draw = random.Random(f"{problem} {seed}")
+    families = branches(problem, gpu)
+    sizes = [math.prod(map(len, tunables.values())) for tunables in families.values()]
+    chosen: dict[GemmConfig, None] = {}
+    for _ in range(MAX_DRAWS):
+        if len(chosen) == count:
+            break
+        (kernel,) = draw.choices(list(families), sizes)
+        values = {name: draw.choice(values) for name, values in families[kernel].items()}
+        grouped = values["swizzle"] in GROUPED_SWIZZLES
+        if not grouped and values["group_size"] != families[kernel]["group_size"][0]:
+            continue  # such an order is drawn as often as one group size of a grouped one
+        if not grouped:
+            del values["group_size"]
+        config = GemmConfig(kernel=kernel, **values)
+        legal = why_illegal(config, problem, gpu) is None
+        if legal and resident_blocks(estimate(config, problem, gpu), gpu) > 0:
+            chosen[config] = None
+    return list(chosen)
+
+
+class Table:
+    """One problem's file: what was measured and what could not be."""
+
+    def __init__(self, problem: GemmProblem, gpu: Gpu, folder: Path) -> None:
+        self.problem = problem
+        self.path = folder / f"{str(problem).replace(':', '-')}.json"
+        self._header = {"problem": str(problem), **stamp(gpu)}
+        self.measurements: list[dict[str, Any]] = []
+        self.infeasible: list[dict[str, Any]] = []
+        if self.path.exists():
+            found = json.loads(self.path.read_text())
+            self.measurements, self.infeasible = found["measurements"], found["infeasible"]
+
+    def known(self) -> set[GemmConfig]:
+        rows = self.measurements + self.infeasible
+        return {GemmConfig.from_dict(row["config"]) for row in rows}
+
+    def write(self) -> None:
+        """Replace the file at once; a row a line."""
+        lines = [json.dumps(self._header)[:-1]]
+        for name in ("measurements", "infeasible"):
+            rows = ",\n".join(json.dumps(row) for row in getattr(self, name))
+            lines.append(f'"{name}": [\n{rows}]')
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self.path.with_suffix(".tmp")
+        temporary.write_text(",\n".join(lines) + "}\n")
+        temporary.replace(self.path)
+
+
+def fill(
+    table: Table, configs: Sequence[GemmConfig], laboratory: Laboratory, ms: float, until: float
+) -> None:
+    """Measure what table lacks of configs, until time.monotonic() is `until`."""
+    known = table.known()
+    for config in configs:
+        if config in known:
+            continue
+        if time.monotonic() > until:
+            break
+        try:
+            resources = laboratory.compilers((config, table.problem))
+            why = why_infeasible(resources, laboratory.gpu)
+            if why is not None:
+                raise CandidateError(why, "Infeasible")
+            found = laboratory.bench(Screening(table.problem, config, ms))
+        except CandidateError as error:
+            reason = {"kind": error.kind, "reason": str(error)[:300]}
+            table.infeasible.append({"config": config.to_dict(), **reason})
+        else:
+            times = {
+                name: round(getattr(found, name), 3) for name in ("time_us", "low_us", "high_us")
+            }
+            row = {"config": config.to_dict(), **times, "method": found.method}
+            table.measurements.append(row)
+        if (len(table.measurements) + len(table.infeasible)) % KEEP_EVERY == 0:
+            table.write()
+    table.write()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--count", type=int, default=220)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="stop measuring after them")
+    parser.add_argument("--screening-ms", type=float, default=15)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--dtype", default="bf16")
+    parser.add_argument("--layout", default="nt")
+    parser.add_argument("--fitting", action="store_true", help="the problems to fit on")
+    parser.add_argument("--problems", nargs="*", help="these instead, in text form")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    gpu = detect(0)
+    folder = options.out or folder_of(gpu) / "tables"
+    shapes = ["x".join(map(str, shape)) for shape in FITTING] if options.fitting else SHAPES
+    texts = options.problems or [f"{shape}:{options.dtype}:{options.layout}" for shape in shapes]
+    problems = [GemmProblem.parse(text) for text in texts]
+    effort = replace(EFFORTS["standard"], name="tables", candidate_s=20.0)
+    began = time.monotonic()
+    samples = {p: sample(p, gpu, options.count, options.seed) for p in problems}
+    print(f"{len(problems)} problems sampled in {time.monotonic() - began:.0f} s", flush=True)
+    with Laboratory(gpu, 0, effort, None) as laboratory:
+        for index, problem in enumerate(problems):
+            for following in problems[index : index + AHEAD]:
+                known = Table(following, gpu, folder).known()
+                tasks = [(c, following) for c in samples[following] if c not in known]
+                laboratory.compilers.prefetch(tasks)
+            table = Table(problem, gpu, folder)
+            started = time.monotonic()
+            fill(table, samples[problem], laboratory, options.screening_ms, began + options.seconds)
+            best = min((row["time_us"] for row in table.measurements), default=math.nan)
+            print(
+                f"{problem!s:30} {len(table.measurements)} measured, {len(table.infeasible)} not, "
+                f"best {best:.1f} us, {time.monotonic() - started:.0f} s",
+                flush=True,
+            )
+            if time.monotonic() > began + options.seconds:
+                break
+    print(f"{time.monotonic() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
