@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from autoswizzle import graph
 from autoswizzle.errors import ArgumentError
-from autoswizzle.operands import is_row, torch_linear, why_torch
+from autoswizzle.operands import PLAIN, is_row, torch_linear, why_torch
 from autoswizzle.ops import planned
 from autoswizzle.plans import plan_of
 
@@ -55,7 +55,7 @@ def linear_or(
         return graph.linear(x, weight, bias)
     if why_torch(x, weight) is not None or weight.dim() != 2:
         return theirs(x, weight, bias)
-    if not is_row(bias, weight.shape[0], x):
+    if bias is not None and not (type(bias) in PLAIN and is_row(bias, weight.shape[0], x)):
         return theirs(x, weight, bias)
     b = weight.t()
     plan = plan_of(x, b)

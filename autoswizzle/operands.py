@@ -75,8 +75,7 @@ def as_matrices(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.T
 def is_row(bias: torch.Tensor | None, columns: int, like: torch.Tensor) -> bool:
     """Whether bias is None or a dense vector that adds to every row of a product like `like`."""
     return bias is None or (
-        type(bias) in PLAIN
-        and bias.layout is torch.strided
+        bias.layout is torch.strided
         and bias.dim() == 1
         and bias.shape[0] == columns
         and bias.dtype is like.dtype
