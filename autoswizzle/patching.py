@@ -11,7 +11,7 @@ it costs nothing at run time and catches `a @ b`, which Dynamo does not look up 
 import inspect
 import threading
 from dataclasses import dataclass, field
-from types import TracebackType
+from types import CodeType, TracebackType
 from typing import Any
 
 import torch
@@ -126,6 +126,7 @@ class _Torch:
             self._restore()
 
     def _replace(self) -> None:
+        _fill_tables_of_torch()
         for target in _TARGETS:
             theirs = getattr(target.owner, target.name)
             ours = _routed(theirs, target)
@@ -142,6 +143,22 @@ class _Torch:
             else:
                 delattr(target.owner, target.name)
         self._replaced.clear()
+
+
+def _fill_tables_of_torch() -> None:
+    """Have torch and Dynamo list torch's functions now, which loads Dynamo (about 1 s, once).
+
+    They list them once, as they are at first use: they must not find ours, and must find theirs.
+    """
+    import torch._dynamo
+    from torch._dynamo.variables.builtin import populate_builtin_to_tensor_fn_map
+
+    torch.overrides.get_overridable_functions()
+    torch.overrides.get_testing_overrides()
+    torch.overrides.is_tensor_method_or_property(torch.mm)
+    torch._dynamo.trace_rules.get_torch_obj_rule_map()
+    torch._dynamo.trace_rules.get_tensor_method()
+    populate_builtin_to_tensor_fn_map()
 
 
 class _Here(threading.local):
@@ -162,8 +179,10 @@ def _routed(theirs: Original, target: _Target) -> Original:
             return route(theirs, args, kwargs)
         return theirs(*args, **kwargs)
 
-    routed.__name__ = target.name
-    routed.__qualname__ = getattr(theirs, "__qualname__", target.name)
+    routed.__name__ = target.name  # so that it can be pickled by name
+    owner = target.owner
+    routed.__module__ = owner.__module__ if isinstance(owner, type) else owner.__name__
+    routed.__qualname__ = f"Tensor.{target.name}" if isinstance(owner, type) else target.name
     routed.__doc__ = theirs.__doc__
     return routed
 
@@ -216,10 +235,19 @@ class _Forward:
         return type(self.module).forward(self.module, *args, **kwargs)
 
     @property
+    def _own(self) -> Any:  # noqa: ANN401
+        return self.inner or type(self.module).forward.__get__(self.module)
+
+    @property
     def __signature__(self) -> inspect.Signature:
         """The module's own: trainers look at it."""
-        inner = self.inner or type(self.module).forward.__get__(self.module)
-        return inspect.signature(inner)
+        return inspect.signature(self._own)
+
+    @property
+    def __code__(self) -> CodeType:
+        """The module's own: torch.export looks at it."""
+        code: CodeType = self._own.__code__
+        return code
 
 
 def _remove(module: torch.nn.Module, scope: _Scope) -> None:
@@ -227,7 +255,7 @@ def _remove(module: torch.nn.Module, scope: _Scope) -> None:
     holder, key = vars(module), "forward"
     while isinstance(found := holder.get(key), _Forward):
         if found.scope is scope:
-            if found.inner is None:
+            if found.inner is None and holder is vars(module):
                 del holder[key]
             else:
                 holder[key] = found.inner

@@ -197,9 +197,7 @@ def test_autocast_is_torchs():
 def test_compiled_in_one_graph(tuned, bias, lead):
     torch._dynamo.reset()
     given = ints(*lead, 16), ints(8, 16), ints(8) if bias else None
-    f = torch.compile(
-        lambda *t: linear(*t, activation="relu"), fullgraph=True, backend="aot_eager"
-    )
+    f = torch.compile(lambda *t: linear(*t, activation="relu"), fullgraph=True, backend="aot_eager")
     assert torch.equal(f(*given), functional.linear(*given).relu())
     assert len(tuned.calls) == 1
 
