@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from autoswizzle.errors import AutoswizzleError
     from autoswizzle.forecast import rank, simulate
     from autoswizzle.hardware import Gpu
+    from autoswizzle.layers import linear
     from autoswizzle.ops import matmul, prepare
+    from autoswizzle.patching import Patch, patch
     from autoswizzle.problem import GemmProblem
+    from autoswizzle.recording import record_shapes
     from autoswizzle.simulator.order import tile_order
     from autoswizzle.simulator.ranking import Prediction
     from autoswizzle.tuning import TuneReport, tune
@@ -25,14 +28,18 @@ __all__ = [
     "GemmConfig",
     "GemmProblem",
     "Gpu",
+    "Patch",
     "Prediction",
     "TuneReport",
     "explain",
     "export_cache",
+    "linear",
     "load_cache",
     "matmul",
+    "patch",
     "prepare",
     "rank",
+    "record_shapes",
     "simulate",
     "smem",
     "tile_order",
@@ -45,14 +52,18 @@ _HOMES = {
     "GemmConfig": "config",
     "GemmProblem": "problem",
     "Gpu": "hardware",
+    "Patch": "patching",
     "Prediction": "simulator.ranking",
     "TuneReport": "tuning",
     "explain": "dispatch",
     "export_cache": "dispatch",
+    "linear": "layers",
     "load_cache": "dispatch",
     "matmul": "ops",
+    "patch": "patching",
     "prepare": "ops",
     "rank": "forecast",
+    "record_shapes": "recording",
     "simulate": "forecast",
     "smem": "smem",
     "tile_order": "simulator.order",

@@ -1,9 +1,10 @@
-"""The operators that stand for autoswizzle.matmul in a graph of torch.compile or torch.export.
+"""The operators that stand for autoswizzle.matmul and linear in a graph of torch.compile or export.
 
-Dynamo puts autoswizzle::matmul into its graph without looking inside. Tracing below it runs
-_decided with fake tensors: a product that torch shall run becomes aten.matmul, as if autoswizzle
-were not there, so Inductor plans and fuses as ever and no call pays for it. Only a product with a
-tuned kernel becomes the opaque autoswizzle::mm, which decides on the real tensors it is given.
+Dynamo puts autoswizzle::matmul or autoswizzle::linear into its graph without looking inside.
+Tracing below it runs _decided with fake tensors: a product that torch shall run becomes
+aten.matmul, as if autoswizzle were not there, so Inductor plans and fuses as ever and no call pays
+for it. Only a product with a tuned kernel becomes the opaque autoswizzle::mm, which decides on the
+real tensors it is given.
 """
 
 import math
@@ -15,7 +16,16 @@ from autoswizzle import dispatch, operands
 from autoswizzle.autograd import gradients, save_operands
 from autoswizzle.dispatch import decide, dispatcher
 from autoswizzle.errors import UnavailableError
-from autoswizzle.operands import DTYPES, is_regular, problem_of, why_torch
+from autoswizzle.operands import (
+    DTYPES,
+    is_regular,
+    is_row,
+    problem_of,
+    torch_linear,
+    torch_matmul,
+    torch_mm,
+    why_torch,
+)
 from autoswizzle.plans import plan_of, product
 
 
@@ -25,11 +35,27 @@ def multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return result
 
 
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """F.linear(x, weight, bias) as one operator of the graph."""
+    result: torch.Tensor = torch.ops.autoswizzle.linear(x, weight, bias)
+    return result
+
+
 def _decided(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if not _is_tuned(a, b):
-        return torch.matmul(a, b)
+        return torch_matmul(a, b)
     product: torch.Tensor = torch.ops.autoswizzle.mm(a.flatten(0, -2), b)
     return product if a.dim() == 2 else product.view(*a.shape[:-1], b.shape[1])
+
+
+def _decided_linear(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    b = weight.t() if weight.dim() == 2 else weight
+    if not (is_row(bias, b.shape[-1], x) and _is_tuned(x, b)):
+        return torch_linear(x, weight, bias)
+    product = _decided(x, b)
+    return product if bias is None else product + bias  # fused with what follows it
 
 
 def _is_tuned(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -73,7 +99,7 @@ def _of_16_rows(a: torch.Tensor, k: int) -> torch.Tensor:
 
 def _mm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if why_torch(a, b) is not None:
-        return torch.mm(a, b)
+        return torch_mm(a, b)
     return product(plan_of(a, b), a, b)
 
 
@@ -91,11 +117,18 @@ def _mm_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...
 
 # Registered when the module is loaded: Dynamo looks operators up by name.
 _library = torch.library.Library("autoswizzle", "DEF")  # type: ignore[no-untyped-call]
-for _schema in ("matmul(Tensor a, Tensor b) -> Tensor", "mm(Tensor a, Tensor b) -> Tensor"):
+for _schema in (
+    "matmul(Tensor a, Tensor b) -> Tensor",
+    "linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor",
+    "mm(Tensor a, Tensor b) -> Tensor",
+):
     _library.define(_schema, tags=torch.Tag.pt2_compliant_tag)  # type: ignore[no-untyped-call]
 _library.impl("matmul", _decided, "CompositeImplicitAutograd")  # type: ignore[no-untyped-call]
+_library.impl("linear", _decided_linear, "CompositeImplicitAutograd")  # type: ignore[no-untyped-call]
 _library.impl("mm", _mm, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
 torch.library.register_fake("autoswizzle::mm", _mm_fake, lib=_library)
 torch.library.register_autograd(
     "autoswizzle::mm", _mm_backward, setup_context=_mm_context, lib=_library
 )
+
+library = torch.ops.autoswizzle

@@ -11,7 +11,9 @@ from autoswizzle.problem import ALIGNMENT, GemmProblem, operand_layout
 
 DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
 
-_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+# torch's own, kept here since patching replaces them where torch has them
+torch_matmul, torch_mm, torch_linear = torch.matmul, torch.mm, torch.nn.functional.linear
 on_gpu = attrgetter("is_cuda")
 
 
@@ -21,7 +23,7 @@ def why_torch(a: torch.Tensor, b: torch.Tensor) -> str | None:
     The reason is judged on every call, so it costs attribute reads alone (about 1 us on a CPU core
     of 2.5 GHz).
     """
-    if type(a) not in _PLAIN or type(b) not in _PLAIN:
+    if type(a) not in PLAIN or type(b) not in PLAIN:
         return "an operand is no plain tensor"
     if not (on_gpu(a) and on_gpu(b)) or a.get_device() != b.get_device():
         return "the operands are not on one CUDA device"
@@ -68,6 +70,17 @@ def as_matrices(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.T
             return None
         a = a.view(-1, a.shape[-1])
     return a, b
+
+
+def is_row(bias: torch.Tensor | None, columns: int, like: torch.Tensor) -> bool:
+    """Whether bias is None or a dense vector that adds to every row of a product like `like`."""
+    return bias is None or (
+        bias.layout is torch.strided
+        and bias.dim() == 1
+        and bias.shape[0] == columns
+        and bias.dtype is like.dtype
+        and bias.device == like.device
+    )
 
 
 def is_regular(operand: torch.Tensor) -> bool:

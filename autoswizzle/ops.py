@@ -5,7 +5,7 @@ the plan's kernel is launched. Whatever is no case for our kernels is handed to 
 came, so results, errors and warnings are torch's own.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 
@@ -14,7 +14,7 @@ from autoswizzle.autograd import Product
 from autoswizzle.config import GemmConfig
 from autoswizzle.dispatch import Decision, decide
 from autoswizzle.graph import multiply
-from autoswizzle.operands import why_torch
+from autoswizzle.operands import torch_matmul, why_torch
 from autoswizzle.plans import WITH_TORCH, Plan, launch, plan_of, product
 from autoswizzle.problem import TORCH_NAMES, GemmProblem
 
@@ -33,19 +33,25 @@ def matmul(
     config: run this configuration where the operands are such a case; raises ConfigError when it
     is illegal there, CandidateError when it fails.
     """
+    return product_or(torch_matmul, a, b, out, config)
+
+
+def product_or(
+    theirs: Callable[..., torch.Tensor],
+    a: torch.Tensor,
+    b: torch.Tensor,
+    out: torch.Tensor | None = None,
+    config: GemmConfig | None = None,
+) -> torch.Tensor:
+    """As matmul, but what is torch's goes to this function of a, b, out=."""
     if torch.compiler.is_dynamo_compiling():
-        return multiply(a, b) if out is None else torch.matmul(a, b, out=out)
+        return multiply(a, b) if out is None else theirs(a, b, out=out)
     if why_torch(a, b) is not None:
-        return torch.matmul(a, b, out=out)
+        return theirs(a, b) if out is None else theirs(a, b, out=out)
     if out is not None:
-        return _matmul_into(a, b, out, config)
+        return _product_into(theirs, a, b, out, config)
     plan = plan_of(a, b, None, config)
-    if plan.config is None:
-        return torch.matmul(a, b)
-    if a.dim() != 2:
-        flat = _product(plan, a.view(-1, a.shape[-1]), b)
-        return flat.view(*a.shape[:-1], b.shape[1])
-    return _product(plan, a, b)
+    return theirs(a, b) if plan.config is None else planned(plan, a, b)
 
 
 def prepare(problems: Iterable[GemmProblem | str], device: int | None = None) -> list[Decision]:
@@ -82,15 +88,19 @@ def scratch_operands(
     return operand(m, k, layout[0]), operand(k, n, layout[1])
 
 
-def _matmul_into(
-    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, config: GemmConfig | None
+def _product_into(
+    theirs: Callable[..., torch.Tensor],
+    a: torch.Tensor,
+    b: torch.Tensor,
+    out: torch.Tensor,
+    config: GemmConfig | None,
 ) -> torch.Tensor:
     plan = plan_of(a, b, out, config) if _writable(a, b, out) else WITH_TORCH
     if plan.config is None:
-        return torch.matmul(a, b, out=out)
+        return theirs(a, b, out=out)
     n = b.shape[1]
     if not launch(plan, a.view(-1, a.shape[-1]) if a.dim() != 2 else a, b, out.view(-1, n)):
-        return torch.matmul(a, b, out=out)
+        return theirs(a, b, out=out)
     torch.autograd.graph.increment_version(out)  # as torch does for what it writes in place
     return out
 
@@ -112,8 +122,11 @@ def _writable(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> bool:
     return memory not in (a.untyped_storage().data_ptr(), b.untyped_storage().data_ptr())
 
 
-def _product(plan: Plan, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def planned(plan: Plan, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """A (..., k) @ b (k, n) on the kernel of their plan; differentiable."""
+    flat = a if a.dim() == 2 else a.view(-1, a.shape[-1])
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
-        result: torch.Tensor = Product.apply(matmul, plan, a, b)  # type: ignore[no-untyped-call]
-        return result
-    return product(plan, a, b)
+        result: torch.Tensor = Product.apply(matmul, plan, flat, b)  # type: ignore[no-untyped-call]
+    else:
+        result = product(plan, flat, b)
+    return result if a.dim() == 2 else result.view(*a.shape[:-1], b.shape[1])

@@ -10,8 +10,16 @@ from autoswizzle.config import TORCH, GemmConfig
 from autoswizzle.dispatch import Decision, Launcher, decide, dispatcher
 from autoswizzle.errors import AutoswizzleError, CacheError, CandidateError, UnavailableError
 from autoswizzle.hardware import Gpu
-from autoswizzle.operands import as_matrices, fp32_precision, is_regular, problem_of
+from autoswizzle.operands import (
+    as_matrices,
+    fp32_precision,
+    is_regular,
+    problem_of,
+    torch_matmul,
+)
 from autoswizzle.problem import ALIGNMENT, GemmProblem
+
+PASS_US = 2.0  # an elementwise kernel's device time however small it is, H200, of its order
 
 _log = logging.getLogger(__name__)
 
@@ -22,6 +30,7 @@ class Plan:
 
     config: None for torch. forced: it is the caller's, so its failure is an error.
     launcher: its kernel, loaded at the first launch; a CUDA-graph capture runs no other.
+    pays_a_pass: it saves more time over torch than one more pass over the output takes.
     reorders_sums: programs add up an output element in an order that may change between calls.
     """
 
@@ -29,6 +38,7 @@ class Plan:
     config: GemmConfig | None = None
     forced: bool = False
     launcher: Launcher | None = None
+    pays_a_pass: bool = True
     reorders_sums: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -96,7 +106,22 @@ def _new_plan(
     decision = decide(problem, gpu)
     if decision.source == "miss":
         decision = _on_miss(decision, problem, gpu, a.get_device())
-    return WITH_TORCH if decision.uses_torch else Plan(problem, decision.config)
+    if decision.uses_torch:
+        return WITH_TORCH
+    return Plan(problem, decision.config, pays_a_pass=pays_a_pass(decision, problem, gpu))
+
+
+def pays_a_pass(decision: Decision, problem: GemmProblem, gpu: Gpu) -> bool:
+    """Whether the entry saves more than reading and writing the output once more costs.
+
+    torch adds a bias inside its product, our kernels leave it to such a pass. Without an entry the
+    caller or a policy wants the kernel.
+    """
+    entry = decision.entry
+    if entry is None or entry.torch_us is None:
+        return True
+    moved = 2 * problem.m * problem.n * problem.out_itemsize
+    return entry.torch_us - entry.time_us > PASS_US + moved / gpu.dram_gbs / 1e3
 
 
 def _on_miss(decision: Decision, problem: GemmProblem, gpu: Gpu, device: int) -> Decision:
@@ -128,7 +153,7 @@ def _tune(problem: GemmProblem, device: int) -> None:
 def product(plan: Plan, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """A (m, k) @ b (k, n) as the plan says; not differentiable."""
     out = a.new_empty((a.shape[0], b.shape[1]))
-    return out if launch(plan, a, b, out) else torch.matmul(a, b)
+    return out if launch(plan, a, b, out) else torch_matmul(a, b)
 
 
 def launch(plan: Plan, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> bool:

@@ -10,7 +10,7 @@ from autoswizzle.cache.files import check_writable
 from autoswizzle.cli.cache import check_cache_file
 from autoswizzle.cli.failures import FAILED, complain, note
 from autoswizzle.cli.options import Device, Json, choice, integer, parsed, positive, present_gpu
-from autoswizzle.cli.worklist import work_list
+from autoswizzle.cli.worklist import read_problems, work_list
 from autoswizzle.errors import ArgumentError
 from autoswizzle.misses import FILE_NAME as MISSES
 from autoswizzle.misses import read_misses
@@ -46,6 +46,10 @@ def tune(
             "--from-misses", help="Also what programs multiplied untuned on this machine."
         ),
     ] = False,
+    from_record: Annotated[
+        list[Path] | None,
+        typer.Option("--from-record", metavar="FILE", help="Also what record_shapes wrote there."),
+    ] = None,
     dtype: Annotated[
         str | None,
         typer.Option(
@@ -93,8 +97,10 @@ def tune(
     Searches each PROBLEM on this machine's GPU, keeps it before the next starts, and skips what is
     tuned. Interrupted, it keeps what it measured.
     """
-    missed = read_misses(settings().cache_dir / MISSES) if from_misses else []
-    problems = work_list(shapes or [], file or [], dtype, missed)
+    more = read_misses(settings().cache_dir / MISSES) if from_misses else []
+    for path in from_record or []:
+        more += read_problems(path, dtype, ".jsonl")
+    problems = work_list(shapes or [], file or [], dtype, more)
     if out is not None:
         check_cache_file(out)
     present_gpu(device)

@@ -43,14 +43,17 @@ def work_list(
     return list(dict.fromkeys(found))
 
 
-def read_problems(path: Path, dtype: str | None = None) -> list[GemmProblem]:
-    """The problems of one file, UTF-8, blank lines skipped; its suffix says the format.
+def read_problems(
+    path: Path, dtype: str | None = None, suffix: str | None = None
+) -> list[GemmProblem]:
+    """The problems of one file, UTF-8, blank lines skipped; its suffix, or the one given, says how.
 
-    .csv: a header of GemmProblem's fields. .jsonl: a mapping of such fields, or a text form as a
-    string, on each line. Anything else: one text form a line, # starts a comment.
+    .csv: a header of GemmProblem's fields. .jsonl: on each line a mapping of such fields, or one
+    with a text form as "problem" (as record_shapes writes), or a text form as a string. Anything
+    else: one text form a line, # starts a comment.
     Raises ArgumentError naming file and line.
     """
-    suffix = path.suffix.lower()
+    suffix = suffix or path.suffix.lower()
     parse, split = _FORMATS.get(suffix, (with_dtype, _uncommented))
     problems = []
     for number, item in split(_text_of(path)):
@@ -100,6 +103,8 @@ def _from_json(line: str, dtype: str | None) -> GemmProblem:
         return with_dtype(item, dtype)
     if not isinstance(item, dict):
         raise ProblemError(f"a line must be a JSON mapping or string, got {line!r}")
+    if isinstance(item.get("problem"), str):  # as record_shapes writes them
+        return with_dtype(item["problem"], dtype)
     return _from_fields(item, dtype)
 
 

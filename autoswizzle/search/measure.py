@@ -11,6 +11,7 @@ import torch
 from autoswizzle.config import GemmConfig
 from autoswizzle.errors import ArgumentError
 from autoswizzle.hardware import Gpu
+from autoswizzle.operands import torch_matmul
 from autoswizzle.problem import GemmProblem
 from autoswizzle.search.clocks import ClockLog, Clocks
 from autoswizzle.search.inputs import (
@@ -210,7 +211,7 @@ class Measurer:
 
 
 def _torch_product(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
-    torch.matmul(a, b, out=out)
+    torch_matmul(a, b, out=out)
 
 
 def _gpu_id(device: torch.device | str) -> str:

@@ -78,7 +78,7 @@ class Kernels:
         assert out.shape == (problem.m, problem.n)
         self.calls.append((config, problem))
         # like a kernel, it writes memory behind autograd's back
-        out.data.copy_(torch.mm(a.data, b.data))
+        out.data.copy_(operands.torch_mm(a.data, b.data))
 
     @property
     def problems(self):

@@ -1,0 +1,65 @@
+"""linear: F.linear's contract, its product through the dispatch of matmul."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch.nn import functional
+
+from autoswizzle import graph
+from autoswizzle.errors import ArgumentError
+from autoswizzle.operands import PLAIN, is_row, torch_linear, why_torch
+from autoswizzle.ops import planned
+from autoswizzle.plans import plan_of
+
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "relu": functional.relu,
+    "gelu": functional.gelu,
+    "gelu_tanh": partial(functional.gelu, approximate="tanh"),
+    "silu": functional.silu,
+}
+
+
+def linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *,
+    activation: str | None = None,
+) -> torch.Tensor:
+    """activation(F.linear(x, weight, bias)): x (..., k), weight (n, k), bias (n,) to (..., n).
+
+    Same shapes, dtypes, gradients and errors as F.linear; activation: relu, gelu (by erf),
+    gelu_tanh, silu or None. The product is x @ weight.T as matmul decides it, the weight read as it
+    is stored. No kernel fuses bias or activation yet: torch adds them afterwards, so a 16-bit
+    result is rounded before and after the bias, and a biased product runs on a tuned kernel only
+    where that saves more time than the added pass costs. Raises ArgumentError for another
+    activation.
+    """
+    if activation is not None and activation not in ACTIVATIONS:
+        raise ArgumentError(
+            f"activation must be one of {', '.join(ACTIVATIONS)} or None, got {activation!r:.80}"
+        )
+    result = linear_or(torch_linear, x, weight, bias)
+    return result if activation is None else ACTIVATIONS[activation](result)
+
+
+def linear_or(
+    theirs: Callable[..., torch.Tensor],
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """As linear, but what is torch's goes to this function of x, weight, bias."""
+    if torch.compiler.is_dynamo_compiling():
+        return graph.linear(x, weight, bias)
+    if why_torch(x, weight) is not None or weight.dim() != 2:
+        return theirs(x, weight, bias)
+    if bias is not None and not (type(bias) in PLAIN and is_row(bias, weight.shape[0], x)):
+        return theirs(x, weight, bias)
+    b = weight.t()
+    plan = plan_of(x, b)
+    if plan.config is None or not (bias is None or plan.pays_a_pass):
+        return theirs(x, weight, bias)
+    result = planned(plan, x, b)
+    return result if bias is None else result.add_(bias)
