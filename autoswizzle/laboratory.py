@@ -1,10 +1,11 @@
 """One GPU and its processes: candidates compile ahead in parallel and run in isolation."""
 
 import os
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -78,23 +79,57 @@ def run_kernel(
     kernels.run(config, problem, a, b, out)
 
 
+class Compilers:
+    """The compiling processes of each kind of GPU: started at need, shared by its laboratories."""
+
+    def __init__(self) -> None:
+        self._by_gpu: dict[Gpu, AheadOfNeed[tuple[GemmConfig, GemmProblem], Resources]] = {}
+        self._lock = Lock()
+
+    def of(self, gpu: Gpu) -> "AheadOfNeed[tuple[GemmConfig, GemmProblem], Resources]":
+        """The processes that compile for gpu, and what they compiled before."""
+        with self._lock:
+            if gpu not in self._by_gpu:
+                self._by_gpu[gpu] = compilers_for(gpu)
+            return self._by_gpu[gpu]
+
+    def close(self) -> None:
+        """Kill them; whoever waits for one gets an error."""
+        with self._lock:
+            for compilers in self._by_gpu.values():
+                compilers.close()
+
+
 class Laboratory:
     """Searches problems on CUDA device number device; its processes start at need, end with it.
 
     effort: the budget of each search. storage: an Optuna storage URL, None keeps nothing.
+    compilers: shared with other laboratories, and then closed by their owner.
     """
 
-    def __init__(self, gpu: Gpu, device: int, effort: "Effort", storage: str | None) -> None:
+    def __init__(
+        self,
+        gpu: Gpu,
+        device: int,
+        effort: "Effort",
+        storage: str | None,
+        compilers: Compilers | None = None,
+    ) -> None:
         self.gpu = gpu
         self.effort = effort
         self.storage = storage
         self._device = device
         self._open = ExitStack()
+        self._ended = False
+        if compilers is None:
+            compilers = Compilers()
+            self._open.callback(compilers.close)
+        self._compilers = compilers
 
-    @cached_property
+    @property
     def compilers(self) -> "AheadOfNeed[tuple[GemmConfig, GemmProblem], Resources]":
         """The processes that compile, and what they compiled before."""
-        return self._open.enter_context(compilers_for(self.gpu))
+        return self._compilers.of(self.gpu)
 
     @cached_property
     def bench(self) -> "Worker[Any, Any]":
@@ -114,26 +149,37 @@ class Laboratory:
         from autoswizzle.search.bench import Racing, Screening
         from autoswizzle.search.study import search
 
+        def compiled(config: GemmConfig) -> Resources:
+            with self._interruptible():
+                return self.compilers((config, problem))
+
+        def prefetch(configs: Sequence[GemmConfig]) -> None:
+            with self._interruptible():
+                self.compilers.prefetch([(config, problem) for config in configs])
+
         def measure(config: GemmConfig) -> "Measurement":
-            found: Measurement = self.bench(Screening(problem, config, self.effort.screening_ms))
+            with self._interruptible():
+                found: Measurement = self.bench(
+                    Screening(problem, config, self.effort.screening_ms)
+                )
             return found
 
         def race(configs: Sequence[GemmConfig], seed: int) -> "Race":
             task = Racing(problem, tuple(configs), self.effort.final_ms, seed)
-            found: Race = self.bench(task)
+            with self._interruptible():
+                found: Race = self.bench(task)
             return found
 
         seeds = shortlist(problem, self.gpu)
-        self.compilers.prefetch([(seed.config, problem) for seed in seeds[: self.effort.seeds]])
-        self.bench(
-            Screening(problem, TORCH, 1.0)
-        )  # starts it and makes the operands, off the clock
+        prefetch([seed.config for seed in seeds[: self.effort.seeds]])
+        with self._interruptible():  # starts it and makes the operands, off the clock
+            self.bench(Screening(problem, TORCH, 1.0))
         return search(
             problem,
             self.gpu,
             measure=measure,
-            compile=lambda config: self.compilers((config, problem)),
-            prefetch=lambda configs: self.compilers.prefetch([(c, problem) for c in configs]),
+            compile=compiled,
+            prefetch=prefetch,
             lookahead=COMPILERS,
             predictions=seeds,
             effort=self.effort,
@@ -142,6 +188,24 @@ class Laboratory:
             race=race,
             revisions={name: kernels.source_hash(name) for name in FAMILIES},
         )
+
+    def end(self) -> None:
+        """Make search, in another thread, raise KeyboardInterrupt; shared compilers go on."""
+        self._ended = True
+        if "bench" in self.__dict__:
+            self.bench.end()
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """What fails after end() did so because of it: no outcome of a candidate's."""
+        try:
+            if not self._ended:
+                yield
+        except Exception:
+            if not self._ended:
+                raise
+        if self._ended:
+            raise KeyboardInterrupt
 
     def __enter__(self) -> "Laboratory":
         return self

@@ -2,11 +2,13 @@
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
 from os import PathLike
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from autoswizzle import kernels
@@ -14,14 +16,15 @@ from autoswizzle.cache.entry import CacheEntry
 from autoswizzle.cache.key import key_for
 from autoswizzle.cache.store import CacheStore, export_entries, shared_store
 from autoswizzle.calibration import calibrated
-from autoswizzle.errors import ArgumentError, TuneError, UnavailableError
+from autoswizzle.errors import ArgumentError, CacheError, TuneError, UnavailableError
 from autoswizzle.hardware import Gpu, detect, driver_version
-from autoswizzle.laboratory import Laboratory
+from autoswizzle.laboratory import Compilers, Laboratory
 from autoswizzle.problem import GemmProblem
 from autoswizzle.settings import settings
 from autoswizzle.toolchain import triton_version
 
 if TYPE_CHECKING:
+    from autoswizzle.search.claims import Claims
     from autoswizzle.search.study import Progress, SearchResult
 
 STUDIES = "studies.sqlite3"  # in the cache folder: every measurement of every search
@@ -83,56 +86,116 @@ def tune(
     seconds: float | None = None,
     force: bool = False,
 ) -> TuneReport:
-    """Find and keep the fastest configuration of each problem on a GPU of this machine.
+    """Find and keep the fastest configuration of each problem on GPUs of this machine.
 
     problems: GemmProblem or text forms. effort: quick, standard or exhaustive; trials, seconds
     override its budget. storage: an Optuna storage URL (default: SQLite in the cache folder), where
-    every measurement is kept and an interrupted search continues. devices: the GPU's number
-    (default 0). out: a cache file that gets the entries too. progress: show a bar. force: tune
-    again what has an entry. Each verdict is stored before the next problem starts; a problem that
-    fails is reported in its result.
+    every measurement is kept and an interrupted search continues; processes that share one, on any
+    hosts if it is a server, tune no problem twice and all end with its verdict. devices: the
+    numbers of the GPUs (default 0); each problem goes to the next free one. out: a cache file that
+    gets the entries too. progress: show a bar. force: tune again what has an entry. Each verdict is
+    stored before its GPU's next problem starts; a problem that fails is reported in its result.
 
     Raises ArgumentError for bad arguments, UnavailableError without a GPU or triton, CacheError
-    when nothing could be stored.
+    when nothing could be stored, TuneError when the storage can't be used.
     """
     parsed = (GemmProblem.parse(item) if isinstance(item, str) else item for item in problems)
     wanted = list(dict.fromkeys(parsed))
     if not wanted:
         raise ArgumentError("problems must hold at least one problem, got none")
     numbers = [0] if devices is None else list(devices)
-    if len(numbers) != 1:
-        raise ArgumentError(f"devices must name one GPU, got {numbers}")
+    if not numbers or len(set(numbers)) != len(numbers):
+        raise ArgumentError(f"devices must name GPUs, each once, got {numbers}")
     if triton_version() is None:
         raise UnavailableError("tuning needs triton, which is not installed")
+    from autoswizzle.search.claims import Claims
+    from autoswizzle.search.crew import Crew
     from autoswizzle.search.effort import find_effort
     from autoswizzle.search.progress import search_bar
+    from autoswizzle.search.storage import quiet_optuna
 
     budget = find_effort(effort).with_budget(trials, seconds)
-    gpu = calibrated(detect(numbers[0]))
+    gpus = [calibrated(detect(number)) for number in numbers]
     store = shared_store()
     store.check_writable()
     if storage is None:
         storage = f"sqlite:///{settings().cache_dir / STUDIES}"
-    results = []
-    with (
-        Laboratory(gpu, numbers[0], budget, storage) as laboratory,
-        search_bar(len(wanted), shown=progress) as show,
-    ):
-        for problem in wanted:
-            result = None if force else _known(problem, gpu, store)
+    with quiet_optuna(), ExitStack() as opened:
+        claims = opened.enter_context(closing(Claims(storage)))
+        compilers = opened.enter_context(closing(Compilers()))
+        laboratories = [
+            opened.enter_context(Laboratory(gpu, number, budget, storage, compilers))
+            for gpu, number in zip(gpus, numbers, strict=True)
+        ]
+        show = opened.enter_context(search_bar(len(wanted), shown=progress))
+        keeping = Lock()
+
+        def work(laboratory: Laboratory, problem: GemmProblem) -> TuneResult | None:
+            result = None if force else _known(problem, laboratory.gpu, store)
             if result is None:
-                result = _tuned(problem, laboratory, store, partial(show, problem))
-            if out is not None and result.entry is not None:
-                export_entries(Path(out), [result.entry])
-            show.finish(problem)
-            results.append(result)
-    return TuneReport(tuple(results))
+                result = _shared(problem, laboratory, store, claims, force, partial(show, problem))
+            if result is not None:
+                with keeping:
+                    if out is not None and result.entry is not None:
+                        export_entries(Path(out), [result.entry])
+                    show.finish(problem)
+            return result
+
+        def end() -> None:
+            for laboratory in laboratories:
+                laboratory.end()
+            compilers.close()
+
+        crew = Crew([partial(work, laboratory) for laboratory in laboratories], end)
+        return TuneReport(tuple(crew.run(wanted)))
 
 
 def _known(problem: GemmProblem, gpu: Gpu, store: CacheStore) -> TuneResult | None:
     """The result of a problem that has a valid entry."""
     stored = store.get(key_for(problem, gpu, triton=triton_version()), kernels.current_source)
     return None if stored is None else TuneResult(problem, stored.entry, skipped=True)
+
+
+def _shared(
+    problem: GemmProblem,
+    laboratory: Laboratory,
+    store: CacheStore,
+    claims: "Claims",
+    force: bool,
+    progress: Callable[["Progress"], None] | None,
+) -> TuneResult | None:
+    """The result of a problem that others may tune as well; None while one does."""
+    from autoswizzle.search.history import study_name
+
+    version = ".".join(map(str, triton_version() or ()))
+    name = f"{study_name(problem, laboratory.gpu)} triton {version}"
+    try:
+        with claims.claimed(name) as ours:
+            if not ours:
+                return None
+            entry = None if force else _verdict(claims.verdict(name), problem, laboratory.gpu)
+            if entry is not None:
+                store.put(entry)
+                return TuneResult(problem, entry, skipped=True)
+            result = _tuned(problem, laboratory, store, progress)
+            if result.entry is not None:
+                claims.save_verdict(name, result.entry.to_dict())
+            return result
+    except TuneError as error:  # the storage was lost
+        return TuneResult(problem, error=str(error))
+
+
+def _verdict(stored: dict[str, Any] | None, problem: GemmProblem, gpu: Gpu) -> CacheEntry | None:
+    """The entry that another process stored, if it holds here."""
+    if stored is None:
+        return None
+    try:
+        entry = CacheEntry.from_dict(stored)
+    except CacheError:
+        return None  # another version's
+    source = kernels.current_source(entry.config.kernel)
+    key = source is not None and key_for(problem, gpu, source, triton_version())
+    return entry if entry.key == key else None
 
 
 def _tuned(

@@ -6,13 +6,9 @@ enqueued with their configuration in one transaction, so their numbers decide be
 enqueue the same one: only the lowest runs.
 """
 
-import os
-import socket
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import optuna
@@ -21,9 +17,10 @@ from autoswizzle.config import GemmConfig
 from autoswizzle.errors import AutoswizzleError
 from autoswizzle.hardware import KIB, MIB, Gpu
 from autoswizzle.problem import GemmProblem
+from autoswizzle.search.liveness import is_alive, this_process
 from autoswizzle.search.measure import Measurement
 from autoswizzle.search.sampling import SearchSpace
-from autoswizzle.search.storage import GRACE_S, open_storage, storage_errors
+from autoswizzle.search.storage import open_storage, storage_errors
 
 MAX_INTERRUPTIONS = 2  # a configuration interrupted this often is not tried again
 
@@ -143,7 +140,7 @@ class History:
             for other in earlier.values()
         ):
             raise optuna.TrialPruned
-        trial.set_user_attr("worker", _this_process())
+        trial.set_user_attr("worker", this_process())
         before = measured_s()
         outcome = evaluate(record.config)
         trial.set_user_attr("seconds", measured_s() - before)
@@ -177,7 +174,7 @@ class History:
     def release_dead_workers(self) -> None:
         """End the trials of processes that died; what they had measured counts."""
         for trial in self._study.get_trials(deepcopy=False, states=(_State.RUNNING,)):
-            if _is_alive(trial.user_attrs.get("worker"), trial.datetime_start):
+            if is_alive(trial.user_attrs.get("worker"), trial.datetime_start):
                 continue
             outcome = trial.user_attrs.get("outcome")
             measured = isinstance(outcome, dict) and outcome.get("time_us")
@@ -247,30 +244,3 @@ def _decode(config: GemmConfig, stored: dict[str, Any] | None) -> Measurement | 
     if "kind" in stored:
         return Failure(config, stored["kind"], stored["reason"])
     return Measurement.from_dict(stored)
-
-
-def _this_process() -> dict[str, Any]:
-    return {"host": socket.gethostname(), "pid": os.getpid(), "started": _started(os.getpid())}
-
-
-def _started(pid: int) -> str:
-    """When a process started, in the kernel's ticks; tells it from a later one of the same id."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:
-        return ""
-
-
-def _is_alive(worker: dict[str, Any] | None, since: datetime | None) -> bool:
-    """Whether a trial's process still runs; other hosts' workers are judged by their heartbeat."""
-    if worker is None:
-        return since is not None and (datetime.now() - since).total_seconds() < GRACE_S
-    if worker["host"] != socket.gethostname():
-        return True
-    try:
-        os.kill(worker["pid"], 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass  # it runs, as another user
-    return bool(worker["started"] == _started(worker["pid"]))

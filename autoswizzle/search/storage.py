@@ -82,3 +82,14 @@ def storage_errors(storage: str | None) -> Iterator[None]:
     except (sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.OptunaError, OSError) as error:
         cause = str(error.__cause__ or error).splitlines()[0]
         raise TuneError(f"storage {storage} can't be used: {cause}") from error
+
+
+@contextmanager
+def quiet_optuna() -> Iterator[None]:
+    """Optuna reports each trial on stderr; the caller's progress does that here."""
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        yield
+    finally:
+        optuna.logging.set_verbosity(before)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-import optuna
 import scipy.stats
 
 from autoswizzle.config import TORCH, GemmConfig
@@ -21,6 +20,7 @@ from autoswizzle.search.history import Failure, History, Record, measured
 from autoswizzle.search.measure import Measurement
 from autoswizzle.search.plan import Plan, Rejection, legal_seeds
 from autoswizzle.search.sampling import Branches, Proposer, SearchSpace
+from autoswizzle.search.storage import quiet_optuna
 from autoswizzle.simulator.ranking import Prediction, predict
 from autoswizzle.simulator.resources import Resources, why_infeasible
 
@@ -108,7 +108,7 @@ def search(
     legal, rejected = legal_seeds(seeds, searched)
     predicted = {item.config: item.time_us for item in predictions}
     bench = _Bench(measure, compile, gpu)
-    with _quiet_optuna(), closing(History(storage, searched, revisions or {})) as history:
+    with quiet_optuna(), closing(History(storage, searched, revisions or {})) as history:
         proposer = Proposer(searched, sampler, _entropy(seed, history.size()))
         plan = Plan(legal, list(predicted), searched, effort, proposer)
         while True:
@@ -283,14 +283,3 @@ def _entropy(seed: int | None, trials: int) -> int:
     return int(
         np.random.SeedSequence(None if seed is None else [seed, trials]).generate_state(1)[0]
     )
-
-
-@contextmanager
-def _quiet_optuna() -> Iterator[None]:
-    """Optuna reports each trial on stderr; the caller's progress does that here."""
-    before = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    try:
-        yield
-    finally:
-        optuna.logging.set_verbosity(before)

@@ -65,10 +65,11 @@ class Worker(Generic[T, R]):
         other exception (its name), a worker that died (Died) or went over the limit (Hung).
         Raises TuneError if no worker can be started.
         """
-        if self._process is None:
-            self._process = _Process(self._factory, self._env)
         healthy = False
         try:
+            if self._process is None:
+                self._process = _Process(self._env)
+                self._process.make(self._factory)
             answer = self._process.ask(task, self._limit_s)
             # A failed launch may have left the device's context unusable for whatever follows.
             healthy = answer.failure is None or answer.failure in _HARMLESS
@@ -125,7 +126,7 @@ class _Answer:
 class _Process:
     """One started worker process."""
 
-    def __init__(self, factory: bytes, env: Mapping[str, str]) -> None:
+    def __init__(self, env: Mapping[str, str]) -> None:
         ours, theirs = Pipe()
         self._connection: Connection = ours
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it
@@ -139,14 +140,16 @@ class _Process:
                 stderr=self._output,
                 start_new_session=True,
             )
+
+    def make(self, factory: bytes) -> None:
+        """Let it call the pickled factory; raises TuneError if that fails."""
         try:
             self._connection.send((sys.path, factory))
             answer = self._receive(START_S)
-            if answer.failure is not None:
-                raise errors.TuneError(f"a worker can't start: {answer.kind}: {answer.value}")
-        except BaseException:
-            self.close()
-            raise
+        except BrokenPipeError:
+            answer = self._death()
+        if answer.failure is not None:
+            raise errors.TuneError(f"a worker can't start: {answer.kind}: {answer.value}")
 
     def ask(self, task: object, limit_s: float) -> _Answer:
         """The answer to task."""
@@ -190,7 +193,7 @@ class _Process:
 
 
 class AheadOfNeed(Generic[T, R]):
-    """Runs tasks in several GPU-blind workers before their results are asked for.
+    """Runs tasks in several GPU-blind workers before their results are asked for, by any thread.
 
     Threads drive a Worker each, rather than a process pool, which loses every pending task when one
     aborts. memo: folder in which joblib keeps results and CompileErrors, under key, which must name
@@ -215,12 +218,14 @@ class AheadOfNeed(Generic[T, R]):
         self._remembered = memory.cache(_outcome, ignore=["run"])
         self._key = key
         self._futures: dict[T, Future[R]] = {}
+        self._lock = threading.Lock()
 
     def prefetch(self, tasks: Sequence[T]) -> None:
         """Start on tasks, in order, unless that is done."""
-        for task in tasks:
-            if task not in self._futures:
-                self._futures[task] = self._threads.submit(self._run, task)
+        with self._lock:
+            for task in tasks:
+                if task not in self._futures:
+                    self._futures[task] = self._threads.submit(self._run, task)
 
     def __call__(self, task: T) -> R:
         """The result of task, as soon as it is there; raises what Worker raises."""
@@ -243,7 +248,8 @@ class AheadOfNeed(Generic[T, R]):
 
     def close(self) -> None:
         """Drop what has not begun and kill the workers."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            self._threads.shutdown(wait=False, cancel_futures=True)
         while not all(future.done() for future in self._futures.values()):
             for worker in self._workers:  # in a loop: a thread may just be starting its worker
                 worker.end()
