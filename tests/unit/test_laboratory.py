@@ -54,6 +54,10 @@ class Compilers:
     def __init__(self):
         self.announced = []
 
+    def of(self, gpu):
+        assert gpu == H200
+        return self
+
     def prefetch(self, tasks):
         self.announced += tasks
 
@@ -69,8 +73,8 @@ class Compilers:
 @pytest.fixture
 def laboratory(fresh):
     def build(torch_us):
-        found = Laboratory(H200, 0, EFFORTS["quick"], None)
-        found.bench, found.compilers = Bench(torch_us), Compilers()
+        found = Laboratory(H200, 0, EFFORTS["quick"], None, Compilers())
+        found.bench = Bench(torch_us)
         return found
 
     return build
