@@ -12,14 +12,16 @@ for the present coefficients, then for the fitted ones. No GPU is needed.
 
 A residual is log(predicted / measured) less the problem's own level, as short timings run at other
 clocks than long ones and a level ranks nothing; slow configurations count for less (best time over
-time). Coefficients stay near the present ones where the tables say nothing of them (PRIOR).
+time). Fits start from NEUTRAL, which no measurement chose, and stay near it where the tables say
+nothing (PRIOR): starting from the present coefficients would let them pass on what they were fitted
+to. Equal predictions are taken to come slowest first.
 """
 
 import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -44,6 +46,11 @@ NAMES = tuple(item.name for item in fields(Coefficients))
 PRIOR = 0.05
 SOFT = 0.05  # residuals beyond it count by their size, not its square
 TOP = 8
+NEUTRAL = replace(
+    FITTED, pointer=1.0, tma=1.0, none=1.0, cooperative=1.0, pingpong=1.0, serial_share=1.0,
+    step_us=0.01, load_latency_us=1.0, l2_share=1.0, l2_overlap=4.0, dram_overlap=4.0,
+    store_bytes_per_sm_us=50_000, partial_bytes_per_sm_us=50_000, spill_bytes_per_sm_us=50_000,
+)  # fmt: skip
 LEAST_ROWS = 10  # of a table: fewer rank nothing
 
 
@@ -115,7 +122,7 @@ def _table(text: str, gpu: Gpu, measured: Sequence[dict[str, Any]], model: str) 
     return Table(problem, gpu, tuple(rows))
 
 
-def fit(tables: Sequence[Table], start: Coefficients = FITTED) -> Coefficients:
+def fit(tables: Sequence[Table], start: Coefficients = NEUTRAL) -> Coefficients:
     """Coefficients by least squares of the residuals of the module docstring."""
     origin = np.log([getattr(start, name) for name in NAMES])
 
@@ -140,7 +147,8 @@ def _coefficients(logarithms: Floats) -> Coefficients:
 def judged(table: Table, fitted: Coefficients) -> dict[str, Any]:
     """How well the model ranks a table."""
     predicted, measured = table.predicted(fitted), table.measured
-    best = measured[np.argsort(predicted, kind="stable")[:TOP]].min() / measured.min() - 1
+    first = np.lexsort((-measured, predicted))[:TOP]
+    best = measured[first].min() / measured.min() - 1
     return {
         "problem": str(table.problem),
         "configs": len(measured),
