@@ -5,7 +5,6 @@ from dataclasses import replace
 from operator import attrgetter
 
 import pytest
-import torch
 
 from autoswizzle import dispatch, operands
 from autoswizzle import kernels as kernel_package
