@@ -146,9 +146,14 @@ def test_the_file_is_what_tuning_reads(tmp_path):
 
 def test_an_interrupted_recording_is_kept(tmp_path):
     path = tmp_path / "shapes"
-    with pytest.raises(KeyboardInterrupt), record_shapes(path):
-        bf16(8, 16) @ V
-        raise KeyboardInterrupt
+
+    def interrupted():
+        with record_shapes(path):
+            bf16(8, 16) @ V
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert read_problems(path, suffix=".jsonl") == [GemmProblem(8, 32, 16)]
 
 
