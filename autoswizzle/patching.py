@@ -8,11 +8,13 @@ costs other calls nothing. Only where Dynamo traces a patched module, a mode is 
 it costs nothing at run time and catches `a @ b`, which Dynamo does not look up on the tensor.
 """
 
-import inspect
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import CodeType, TracebackType
+from functools import cache, wraps
+from types import MethodType, TracebackType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -28,7 +30,8 @@ def patch(module: torch.nn.Module | None = None) -> "Patch":
     module: only inside the forwards of this module and its submodules, in whichever thread they
     run; None: everywhere in the process. Returns a handle: `with patch(): ...`, or `undo()`.
     Patches nest, may be undone in any order, and leave torch and the module as they were. Weights,
-    state dict and hooks are not touched. Calls in a form with no tuned kernel run the function they
+    state dict and hooks are not touched; a copy made of a patched module is routed for as long as
+    some patch is in place. Calls in a form with no tuned kernel run the function they
     name: bmm, addmm with alpha, beta or a matrix to add, subclasses as DTensor. Of what
     torch.compile traces outside a patched module, `a @ b` and methods like a.mm(b) stay torch's.
     Raises ArgumentError when module is none.
@@ -42,23 +45,22 @@ class Patch:
     """A patch in place, from its making until undo or the end of its with block."""
 
     def __init__(self, module: torch.nn.Module | None) -> None:
-        self._scope = _Scope()
+        self._active = True
         self._everywhere = module is None
         self._modules = [] if module is None else [*filter(_is_python, module.modules())]
         with _torch.lock:
-            self._scope.active = True
             _torch.hold(everywhere=self._everywhere)
             for part in self._modules:
-                vars(part)["forward"] = _Forward(part, self._scope, vars(part).get("forward"))
+                _wrap(part)
 
     def undo(self) -> None:
         """Take the patch back; a second time does nothing."""
         with _torch.lock:
-            if not self._scope.active:
+            if not self._active:
                 return
-            self._scope.active = False
+            self._active = False
             for part in self._modules:
-                _remove(part, self._scope)
+                _unwrap(part)
             _torch.release(everywhere=self._everywhere)
 
     def __enter__(self) -> "Patch":
@@ -105,7 +107,7 @@ class _Torch:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.everywhere = False
+        self.everywhere = self.held = False  # Dynamo guards on these, so no counts
         self._global = self._all = 0
         self._replaced: list[tuple[_Target, Any, bool, Any]] = []  # target, theirs, own?, ours
 
@@ -115,13 +117,13 @@ class _Torch:
             self._replace()
         self._all += 1
         self._global += everywhere
-        self.everywhere = self._global > 0
+        self.held, self.everywhere = True, self._global > 0
 
     def release(self, *, everywhere: bool) -> None:
         """Count one less."""
         self._all -= 1
         self._global -= everywhere
-        self.everywhere = self._global > 0
+        self.held, self.everywhere = self._all > 0, self._global > 0
         if self._all == 0:
             self._restore()
 
@@ -171,6 +173,7 @@ _torch = _Torch()
 _here = _Here()
 
 
+@cache  # the same ones each time, so that Dynamo knows them again
 def _routed(theirs: Original, target: _Target) -> Original:
     route = target.route
 
@@ -196,71 +199,76 @@ def _active() -> bool:
 # Patched modules
 
 
-class _Scope:
-    """Whether one patch is in place; a copy of a patched module stays in the same scope."""
+@dataclass(slots=True)
+class _Wrapped:
+    """How many patches a module is in, its own forward attribute, and ours in its place."""
 
-    def __init__(self) -> None:
-        self.active = False
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "_Scope":
-        return self
-
-    def __reduce__(self) -> tuple[type["_Scope"], tuple[()]]:
-        return _Scope, ()  # pickled and loaded, a module is not patched
+    count: int
+    own: Any
+    ours: Any
 
 
-class _Forward:
-    """Stands for a module's forward while it is patched."""
-
-    def __init__(self, module: torch.nn.Module, scope: _Scope, inner: Any | None) -> None:  # noqa: ANN401
-        self.module, self.scope, self.inner = module, scope, inner
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # the module's own
-        if not self.scope.active:
-            return self._forward(*args, **kwargs)
-        if torch.compiler.is_dynamo_compiling():
-            if _is_traced():
-                return self._forward(*args, **kwargs)
-            with _Tracing():
-                return self._forward(*args, **kwargs)
-        _here.depth += 1
-        try:
-            return self._forward(*args, **kwargs)
-        finally:
-            _here.depth -= 1
-
-    def _forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        if self.inner is not None:
-            return self.inner(*args, **kwargs)
-        return type(self.module).forward(self.module, *args, **kwargs)
-
-    @property
-    def _own(self) -> Any:  # noqa: ANN401
-        return self.inner or type(self.module).forward.__get__(self.module)
-
-    @property
-    def __signature__(self) -> inspect.Signature:
-        """The module's own: trainers look at it."""
-        return inspect.signature(self._own)
-
-    @property
-    def __code__(self) -> CodeType:
-        """The module's own: torch.export looks at it."""
-        code: CodeType = self._own.__code__
-        return code
+_wrapped: WeakKeyDictionary[torch.nn.Module, _Wrapped] = WeakKeyDictionary()
 
 
-def _remove(module: torch.nn.Module, scope: _Scope) -> None:
-    """Take one patch's forward out of those stacked on a module."""
-    holder, key = vars(module), "forward"
-    while isinstance(found := holder.get(key), _Forward):
-        if found.scope is scope:
-            if found.inner is None and holder is vars(module):
-                del holder[key]
-            else:
-                holder[key] = found.inner
-            return
-        holder, key = vars(found), "inner"
+def _wrap(module: torch.nn.Module) -> None:
+    found = _wrapped.get(module)
+    if found is not None:
+        found.count += 1
+        return
+    own = vars(module).get("forward")
+    kind = type(module)
+    inside = _class_forward(kind) if own is None else _own_forward(own)  # type: ignore[arg-type]
+    ours = MethodType(inside, module)  # copies bind to the copy; pickled, it is the class's own
+    vars(module)["forward"] = ours
+    _wrapped[module] = _Wrapped(1, own, ours)
+
+
+def _unwrap(module: torch.nn.Module) -> None:
+    found = _wrapped[module]
+    found.count -= 1
+    if found.count > 0:
+        return
+    del _wrapped[module]
+    if vars(module).get("forward") is not found.ours:
+        return  # someone replaced ours since
+    if found.own is None:
+        del vars(module)["forward"]
+    else:
+        vars(module)["forward"] = found.own
+
+
+@cache  # one for each class, so that Dynamo knows a module that is patched again
+def _class_forward(kind: type[torch.nn.Module]) -> Callable[..., Any]:
+    """The class's forward, routed; trainers look at its signature, torch.export at its code."""
+    forward = kind.forward
+
+    @wraps(forward)
+    def routed(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        return _inside(forward, (self, *args), kwargs)
+
+    return routed
+
+
+def _own_forward(own: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(own)
+    def routed(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        return _inside(own, args, kwargs)
+
+    return routed
+
+
+def _inside(forward: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:  # noqa: ANN401
+    if torch.compiler.is_dynamo_compiling():
+        if _is_traced() or not _torch.held:  # a copy outlives the patch
+            return forward(*args, **kwargs)
+        with _Tracing():
+            return forward(*args, **kwargs)
+    _here.depth += 1
+    try:
+        return forward(*args, **kwargs)
+    finally:
+        _here.depth -= 1
 
 
 class _Tracing(TorchFunctionMode):

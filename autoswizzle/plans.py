@@ -61,9 +61,14 @@ def plan_of(
         bases = a.data_ptr() % ALIGNMENT == 0, b.data_ptr() % ALIGNMENT == 0
     except RuntimeError:  # a wrapper without memory: a gradient batched by is_grads_batched
         return WITH_TORCH
+    shape: tuple[int, ...] = a.shape
+    strides = a.stride()
+    if len(shape) != 2 and b.dim() == 2 and a.numel() > 0 and shape and a.is_contiguous():
+        k = shape[-1]  # folded, so that what prepare loads serves batches of tokens as well
+        shape, strides = (a.numel() // k, k), (k, 1)
     key: tuple[object, ...] = (
-        a.shape,
-        a.stride(),
+        shape,
+        strides,
         b.shape,
         b.stride(),
         dtype,

@@ -19,7 +19,7 @@ Route: TypeAlias = Callable[[Original, Args, Kwargs], torch.Tensor]
 def matmul(theirs: Original, args: Args, kwargs: Kwargs) -> torch.Tensor:
     """A call of torch.matmul or @."""
     operands, out = _operands(("input", "other"), args, kwargs)
-    if len(operands) != 2 or not _plain(operands):
+    if len(operands) != 2 or (torch.compiler.is_dynamo_compiling() and not _plain(operands)):
         return theirs(*args, **kwargs)
     return product_or(theirs, *operands, out)
 
@@ -58,11 +58,12 @@ def addmm(theirs: Original, args: Args, kwargs: Kwargs) -> torch.Tensor:
 def linear(theirs: Original, args: Args, kwargs: Kwargs) -> torch.Tensor:
     """A call of F.linear."""
     operands, out = _operands(("input", "weight", "bias"), args, kwargs)
-    biased = len(operands) == 3 and operands[2] is not None
     if len(operands) not in (2, 3) or out is not None:
         return theirs(*args, **kwargs)
-    if not _plain(operands if biased else operands[:2]):
-        return theirs(*args, **kwargs)
+    if torch.compiler.is_dynamo_compiling():
+        biased = len(operands) == 3 and operands[2] is not None
+        if not _plain(operands if biased else operands[:2]):
+            return theirs(*args, **kwargs)
     return linear_or(theirs, *operands)
 
 

@@ -62,6 +62,7 @@ def main() -> None:
     os.environ["AUTOSWIZZLE_CACHE_DIR"] = tempfile.mkdtemp()  # nothing but this script's entries
     os.environ["AUTOSWIZZLE_CACHE_PATH"] = ""
     os.environ["AUTOSWIZZLE_ON_MISS"] = "torch"
+    torch.compiler.config.force_disable_caches = True  # they may hold graphs of before tuning
     variants = on_cpu() if options.dry_run else on_gpu()
     rows = measured(variants, 3 if options.dry_run else options.rounds)
     if not options.dry_run:

@@ -828,5 +828,15 @@ def test_prepare_loads_what_a_capture_then_runs(fake_gpu, monkeypatch, entry_for
     assert len(fake_gpu.calls) == 8
 
 
+def test_what_was_prepared_serves_folded_batches_in_a_capture(tuned, monkeypatch):
+    matmul(ints(6, 16), ints(16, 8))
+    monkeypatch.setattr(plans, "_capturing", lambda a: True)
+    a, b = ints(2, 3, 16), ints(16, 8)
+    assert torch.equal(matmul(a, b), torch.matmul(a, b))
+    assert len(tuned.calls) == 2
+    assert torch.equal(matmul(a.mT.contiguous().mT, b), torch.matmul(a, b))  # can't be folded
+    assert len(tuned.calls) == 2
+
+
 def test_every_dtype_has_a_torch_name():
     assert set(operands.DTYPES.values()) <= set(ITEMSIZE)
