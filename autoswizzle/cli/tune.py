@@ -31,6 +31,22 @@ def _storage(text: str) -> str:
     return text
 
 
+def _devices(gpus: str | None, device: int) -> list[int]:
+    """The CUDA devices to use, each present; raises as present_gpu."""
+    if gpus == "all":
+        present_gpu(0)
+        import torch
+
+        return list(range(torch.cuda.device_count()))
+    words = [str(device)] if gpus is None else gpus.split(",")
+    if not all(word.isascii() and word.isdigit() and len(word) < 10 for word in words):
+        raise ArgumentError(f"--gpus must be all or numbers like 0,1, got {gpus!r}")
+    numbers = list(dict.fromkeys(map(int, words)))
+    for number in numbers:
+        present_gpu(number)
+    return numbers
+
+
 def tune(
     shapes: Annotated[
         list[str] | None,
@@ -81,6 +97,15 @@ def tune(
         ),
     ] = None,
     device: Device = 0,
+    gpus: Annotated[
+        str | None,
+        typer.Option(
+            "--gpus",
+            metavar="all|N,N...",
+            help="Instead of --device: share the problems among these.",
+            show_default=False,
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="FILE", help="Also add the entries to this cache file."),
@@ -91,13 +116,13 @@ def tune(
     """Find and keep the fastest configurations.
 
     Searches each PROBLEM on this machine's GPU, keeps it before the next starts, and skips what is
-    tuned. Interrupted, it keeps what it measured.
+    tuned, here or by another process on the same --storage. Interrupted, it keeps what it measured.
     """
     missed = read_misses(settings().cache_dir / MISSES) if from_misses else []
     problems = work_list(shapes or [], file or [], dtype, missed)
     if out is not None:
         check_cache_file(out)
-    present_gpu(device)
+    devices = _devices(gpus, device)
     if out is not None:
         check_writable(out.absolute().parent)
     from autoswizzle.tuning import tune as tune_problems
@@ -107,7 +132,7 @@ def tune(
             problems,
             effort=effort,
             storage=storage,
-            devices=[device],
+            devices=devices,
             out=out,
             trials=trials,
             seconds=seconds,

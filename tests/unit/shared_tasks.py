@@ -2,6 +2,7 @@
 
 import sys
 import time
+from pathlib import Path
 
 from autoswizzle.config import TORCH, GemmConfig
 from autoswizzle.hardware import find_gpu
@@ -58,8 +59,11 @@ def measure_trials(storage, log, trials):
     )
 
 
-def join(storage, done, names, measured, trials):
-    """First tune_all, then measure_trials."""
+def join(storage, done, names, measured, trials, ready, processes):
+    """First tune_all, then measure_trials, when all processes have started."""
+    append(ready, "started")
+    while len(Path(ready).read_text().splitlines()) < int(processes):
+        time.sleep(0.02)
     tune_all(storage, done, names)
     measure_trials(storage, measured, trials)
 

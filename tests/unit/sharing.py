@@ -28,7 +28,7 @@ def finish(processes):
         assert (process.returncode, complaint) == (0, ""), complaint
 
 
-def wait_for_lines(log, count, limit_s=60):
+def wait_for_lines(log, count, limit_s=120):
     deadline = time.monotonic() + limit_s
     while not log.exists() or len(lines(log)) < count:
         assert time.monotonic() < deadline, f"{log} has fewer than {count} lines"
@@ -46,9 +46,11 @@ def four_share(storage, folder, names=12, trials=30):
     """
     wanted = [f"problem {number}" for number in range(names)]
     done, measured, killed = folder / "done", folder / "measured", folder / "killed"
-    victim = start("join", storage, done, ",".join(wanted), killed, trials)
-    others = [start("join", storage, done, ",".join(wanted), measured, trials) for _ in range(3)]
-    wait_for_lines(killed, 4)
+    victim, *others = [
+        start("join", storage, done, ",".join(wanted), log, trials, folder / "ready", 4)
+        for log in (killed, measured, measured, measured)
+    ]
+    wait_for_lines(killed, 2)
     victim.kill()
     victim.communicate()
     finish(others)

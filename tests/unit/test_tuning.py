@@ -78,7 +78,9 @@ def test_equal_gpus_share_their_compilers(searches, monkeypatch):
         def close(self):
             made.append("closed")
 
-    monkeypatch.setattr("autoswizzle.laboratory.compilers_for", lambda gpu: made.append(gpu) or Pool())
+    monkeypatch.setattr(
+        "autoswizzle.laboratory.compilers_for", lambda gpu: made.append(gpu) or Pool()
+    )
     monkeypatch.setattr(
         tuning, "detect", lambda device: H200 if device < 2 else find_gpu("A100-40GB")
     )
