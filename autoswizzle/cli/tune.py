@@ -1,6 +1,7 @@
 """`autoswizzle tune`: search, and keep the best configuration of each problem."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,8 +10,9 @@ import typer
 from autoswizzle.cache.files import check_writable
 from autoswizzle.cli.cache import check_cache_file
 from autoswizzle.cli.failures import FAILED, complain, note
+from autoswizzle.cli.model_config import TOKENS, projections
 from autoswizzle.cli.options import Device, Json, choice, integer, parsed, positive, present_gpu
-from autoswizzle.cli.worklist import work_list
+from autoswizzle.cli.worklist import read_record, work_list
 from autoswizzle.errors import ArgumentError
 from autoswizzle.misses import FILE_NAME as MISSES
 from autoswizzle.misses import read_misses
@@ -29,6 +31,15 @@ def _storage(text: str) -> str:
             f"must be a URL, like sqlite:///study.db or postgresql://host/name, got {text!r}"
         )
     return text
+
+
+def _tokens(text: str | None) -> Sequence[int]:
+    if text is None:
+        return TOKENS
+    words = text.split(",")
+    if not all(word.isascii() and word.isdigit() and int(word[:10]) > 0 for word in words):
+        raise ArgumentError(f"--tokens must be positive integers like 1,2,4, got {text!r}")
+    return list(map(int, words))
 
 
 def _devices(gpus: str | None, device: int) -> list[int]:
@@ -62,6 +73,39 @@ def tune(
             "--from-misses", help="Also what programs multiplied untuned on this machine."
         ),
     ] = False,
+    from_record: Annotated[
+        Path | None,
+        typer.Option(
+            "--from-record",
+            metavar="FILE",
+            help='Also those of a recorded run: JSON Lines with "problem" and "count".',
+        ),
+    ] = None,
+    hf_config: Annotated[
+        Path | None,
+        typer.Option(
+            "--hf-config",
+            metavar="FILE",
+            help="Also the projections of a decoder model: its Hugging Face config.json.",
+        ),
+    ] = None,
+    tokens: Annotated[
+        str | None,
+        typer.Option(
+            "--tokens",
+            metavar="N,N...",
+            help="Rows of --hf-config's products. Default: powers of two up to 8192.",
+        ),
+    ] = None,
+    tp: Annotated[
+        int,
+        typer.Option(
+            "--tp",
+            parser=integer(1),
+            metavar="N",
+            help="GPUs that share each layer of --hf-config (tensor parallelism).",
+        ),
+    ] = 1,
     dtype: Annotated[
         str | None,
         typer.Option(
@@ -110,6 +154,9 @@ def tune(
         Path | None,
         typer.Option("--out", metavar="FILE", help="Also add the entries to this cache file."),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the problems, and tune none.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Tune again what has an entry.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -118,8 +165,20 @@ def tune(
     Searches each PROBLEM on this machine's GPU, keeps it before the next starts, and skips what is
     tuned, here or by another process on the same --storage. Interrupted, it keeps what it measured.
     """
-    missed = read_misses(settings().cache_dir / MISSES) if from_misses else []
-    problems = work_list(shapes or [], file or [], dtype, missed)
+    more = read_misses(settings().cache_dir / MISSES) if from_misses else []
+    if from_record is not None:
+        more += read_record(from_record)
+    if hf_config is not None:
+        more += projections(hf_config, _tokens(tokens), tp, dtype)
+    elif tokens is not None or tp != 1:
+        raise ArgumentError("--tokens and --tp are about --hf-config, which must be given too")
+    problems = work_list(shapes or [], file or [], dtype, more)
+    if dry_run:
+        if as_json:
+            print_json([str(problem) for problem in problems])
+        else:
+            print(*problems, sep="\n")
+        return
     if out is not None:
         check_cache_file(out)
     devices = _devices(gpus, device)

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -61,12 +62,41 @@ def read_problems(path: Path, dtype: str | None = None) -> list[GemmProblem]:
     return problems
 
 
-def _text_of(path: Path) -> str:
+def read_record(path: Path) -> list[GemmProblem]:
+    """The problems of a recorded run, each once, the most frequent first.
+
+    path: JSON Lines; each line a mapping with a "problem" in its text form and, if it stands for
+    several calls, their "count". Raises ArgumentError naming file and line.
+    """
+    counts: Counter[GemmProblem] = Counter()
+    for number, line in _json_lines(_text_of(path, "--from-record")):
+        try:
+            problem, count = _recorded(line)
+        except ProblemError as error:
+            raise ArgumentError(f"{path}:{number}: {error}") from None
+        counts[problem] += count
+    return [problem for problem, _ in counts.most_common()]
+
+
+def _recorded(line: str) -> tuple[GemmProblem, int]:
+    try:
+        item = json.loads(line)
+    except json.JSONDecodeError:
+        item = None
+    if not isinstance(item, dict) or not isinstance(item.get("problem"), str):
+        raise ProblemError(f'a line must be a JSON mapping with a "problem", got {line!r}')
+    count = item.get("count", 1)
+    if type(count) is not int or count < 1:
+        raise ProblemError(f"count must be an integer of at least 1, got {count!r}")
+    return GemmProblem.parse(item["problem"]), count
+
+
+def _text_of(path: Path, option: str = "--file") -> str:
     try:
         return path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise ArgumentError(
-            f"--file must be a file that can be read, got '{path}': {error.strerror}"
+            f"{option} must be a file that can be read, got '{path}': {error.strerror}"
         ) from None
     except UnicodeDecodeError:
         raise ArgumentError(f"{path}:1: the file must be UTF-8 text") from None

@@ -11,6 +11,7 @@ from autoswizzle.hardware import find_gpu
 from autoswizzle.problem import GemmProblem
 from autoswizzle.search.history import History
 from autoswizzle.search.sampling import SearchSpace
+from autoswizzle.search.storage import quiet_optuna
 
 PROBLEM = GemmProblem(1024, 1024, 1024)  # as shared_tasks
 TASKS = Path(__file__).with_name("shared_tasks.py")
@@ -57,7 +58,8 @@ def four_share(storage, folder, names=12, trials=30):
     assert sorted(lines(done)) == sorted(wanted)
     assert len(set(lines(measured))) == len(lines(measured))
     stored = Counter(outcomes(storage))
-    assert len(stored) == stored.total() == trials
+    assert len(stored) == stored.total()
+    assert trials <= stored.total() <= trials + 3  # each other process may have begun its last
     assert (
         {*lines(killed)[:-1], *lines(measured)}
         <= set(stored)
@@ -70,5 +72,8 @@ def four_share(storage, folder, names=12, trials=30):
 
 def outcomes(storage):
     """The configuration of every outcome of the study."""
-    with closing(History(storage, SearchSpace(PROBLEM, find_gpu("H200")), {})) as history:
+    with (
+        quiet_optuna(),
+        closing(History(storage, SearchSpace(PROBLEM, find_gpu("H200")), {})) as history,
+    ):
         return [str(record.config) for record in history.records() if record.outcome is not None]
