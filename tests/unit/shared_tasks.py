@@ -68,6 +68,25 @@ def join(storage, done, names, measured, trials, ready, processes):
     measure_trials(storage, measured, trials)
 
 
+def fake_compilers():
+    """Worker factory: compiles nothing."""
+    return lambda task: Resources(128, 49152, 8)
+
+
+def stuck_bench(log):
+    """Worker factory: measures two configurations, logs the third and hangs."""
+    done = []
+
+    def measure(task):
+        done.append(task)
+        if len(done) > 2:
+            append(log, str(task.problem))
+            time.sleep(600)
+        return Measurement(task.config, 10.0, 9.0, 11.0, "sustained")
+
+    return measure
+
+
 def append(log, line):
     with open(log, "a") as file:  # noqa: PTH123
         file.write(f"{line}\n")

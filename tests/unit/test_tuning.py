@@ -1,11 +1,16 @@
 """Tuning on several GPUs and with several processes, around fake laboratories."""
 
+import signal
 import threading
 import time
+from contextlib import closing
+from functools import partial
+from importlib import import_module
 
+import optuna
 import pytest
 
-from autoswizzle import tuning
+from autoswizzle import kernels, tuning
 from autoswizzle.cache.index import read_entries
 from autoswizzle.cache.store import CacheStore
 from autoswizzle.cli.app import run
@@ -15,8 +20,12 @@ from autoswizzle.hardware import find_gpu
 from autoswizzle.problem import GemmProblem
 from autoswizzle.search.claims import Claims
 from autoswizzle.search.finals import Final
+from autoswizzle.search.history import History
 from autoswizzle.search.measure import Measurement
+from autoswizzle.search.sampling import SearchSpace
 from autoswizzle.search.study import SearchResult
+from autoswizzle.search.workers import AheadOfNeed
+from autoswizzle.space import FAMILIES
 
 H200 = find_gpu("H200")
 OURS = GemmConfig(swizzle="hilbert")
@@ -47,6 +56,47 @@ class Searches:
     @property
     def sizes(self):
         return sorted(m for _, m in self.made)
+
+
+def test_an_interrupt_ends_every_gpus_processes_and_blames_no_candidate(
+    fresh, sharing, monkeypatch, tmp_path
+):
+    """The real laboratory, with workers that hang instead of measuring."""
+    tasks = import_module("shared_tasks")
+    log, pools, wanted = tmp_path / "log", [], list(map(GemmProblem.parse, PROBLEMS[:2]))
+
+    def compilers(gpu):
+        pools.append(AheadOfNeed(tasks.fake_compilers, workers=1, limit_s=60))
+        return pools[-1]
+
+    monkeypatch.setattr("autoswizzle.laboratory.compilers_for", compilers)
+    monkeypatch.setattr("autoswizzle.laboratory.shortlist", lambda problem, gpu: [])
+    monkeypatch.setattr(
+        "autoswizzle.search.bench.Bench", lambda gpu, run, device: partial(tasks.stuck_bench, log)
+    )
+    monkeypatch.setattr(tuning, "detect", lambda device: H200)
+    interrupted = []
+
+    def interrupt():
+        sharing.wait_for_lines(log, 2)
+        interrupted.append(time.monotonic())
+        signal.raise_signal(signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    storage = f"sqlite:///{tmp_path}/s.db"
+    with pytest.raises(KeyboardInterrupt):
+        tuning.tune(wanted, devices=[0, 1], storage=storage)
+    assert time.monotonic() - interrupted[0] < 2
+    assert len(pools) == 1
+    revisions = {name: kernels.source_hash(name) for name in FAMILIES}
+    for problem in wanted:
+        with closing(History(storage, SearchSpace(problem, H200), revisions)) as history:
+            outcomes = [record.outcome for record in history.records()]
+        assert all(item is None or isinstance(item, Measurement) for item in outcomes)
+        assert len(outcomes) > sum(item is not None for item in outcomes) > 0
+    with closing(Claims(storage)) as claims:
+        running = claims._study.get_trials(states=(optuna.trial.TrialState.RUNNING,))
+        assert [trial.user_attrs["name"] for trial in running] == ["presence"]
 
 
 @pytest.fixture
