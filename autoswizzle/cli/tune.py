@@ -1,6 +1,7 @@
 """`autoswizzle tune`: search, and keep the best configuration of each problem."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,8 +10,9 @@ import typer
 from autoswizzle.cache.files import check_writable
 from autoswizzle.cli.cache import check_cache_file
 from autoswizzle.cli.failures import FAILED, complain, note
+from autoswizzle.cli.model_config import TOKENS, projections
 from autoswizzle.cli.options import Device, Json, choice, integer, parsed, positive, present_gpu
-from autoswizzle.cli.worklist import read_problems, work_list
+from autoswizzle.cli.worklist import read_record, work_list
 from autoswizzle.errors import ArgumentError
 from autoswizzle.misses import FILE_NAME as MISSES
 from autoswizzle.misses import read_misses
@@ -31,6 +33,31 @@ def _storage(text: str) -> str:
     return text
 
 
+def _tokens(text: str | None) -> Sequence[int]:
+    if text is None:
+        return TOKENS
+    words = text.split(",")
+    if not all(word.isascii() and word.isdigit() and int(word[:10]) > 0 for word in words):
+        raise ArgumentError(f"--tokens must be positive integers like 1,2,4, got {text!r}")
+    return list(map(int, words))
+
+
+def _devices(gpus: str | None, device: int) -> list[int]:
+    """The CUDA devices to use, each present; raises as present_gpu."""
+    if gpus == "all":
+        present_gpu(0)
+        import torch
+
+        return list(range(torch.cuda.device_count()))
+    words = [str(device)] if gpus is None else gpus.split(",")
+    if not all(word.isascii() and word.isdigit() and len(word) < 10 for word in words):
+        raise ArgumentError(f"--gpus must be all or numbers like 0,1, got {gpus!r}")
+    numbers = list(dict.fromkeys(map(int, words)))
+    for number in numbers:
+        present_gpu(number)
+    return numbers
+
+
 def tune(
     shapes: Annotated[
         list[str] | None,
@@ -48,8 +75,37 @@ def tune(
     ] = False,
     from_record: Annotated[
         list[Path] | None,
-        typer.Option("--from-record", metavar="FILE", help="Also what record_shapes wrote there."),
+        typer.Option(
+            "--from-record",
+            metavar="FILE",
+            help='Also those of a recorded run: JSON Lines with "problem" and "count".',
+        ),
     ] = None,
+    hf_config: Annotated[
+        Path | None,
+        typer.Option(
+            "--hf-config",
+            metavar="FILE",
+            help="Also the projections of a decoder model: its Hugging Face config.json.",
+        ),
+    ] = None,
+    tokens: Annotated[
+        str | None,
+        typer.Option(
+            "--tokens",
+            metavar="N,N...",
+            help="Rows of --hf-config's products. Default: powers of two up to 8192.",
+        ),
+    ] = None,
+    tp: Annotated[
+        int,
+        typer.Option(
+            "--tp",
+            parser=integer(1),
+            metavar="N",
+            help="GPUs that share each layer of --hf-config (tensor parallelism).",
+        ),
+    ] = 1,
     dtype: Annotated[
         str | None,
         typer.Option(
@@ -85,25 +141,47 @@ def tune(
         ),
     ] = None,
     device: Device = 0,
+    gpus: Annotated[
+        str | None,
+        typer.Option(
+            "--gpus",
+            metavar="all|N,N...",
+            help="Instead of --device: share the problems among these.",
+            show_default=False,
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="FILE", help="Also add the entries to this cache file."),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the problems, and tune none.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Tune again what has an entry.")] = False,
     as_json: Json = False,
 ) -> None:
     """Find and keep the fastest configurations.
 
     Searches each PROBLEM on this machine's GPU, keeps it before the next starts, and skips what is
-    tuned. Interrupted, it keeps what it measured.
+    tuned, here or by another process on the same --storage. Interrupted, it keeps what it measured.
     """
     more = read_misses(settings().cache_dir / MISSES) if from_misses else []
     for path in from_record or []:
-        more += read_problems(path, dtype, ".jsonl")
+        more += read_record(path)
+    if hf_config is not None:
+        more += projections(hf_config, _tokens(tokens), tp, dtype)
+    elif tokens is not None or tp != 1:
+        raise ArgumentError("--tokens and --tp are about --hf-config, which must be given too")
     problems = work_list(shapes or [], file or [], dtype, more)
+    if dry_run:
+        if as_json:
+            print_json([str(problem) for problem in problems])
+        else:
+            print(*problems, sep="\n")
+        return
     if out is not None:
         check_cache_file(out)
-    present_gpu(device)
+    devices = _devices(gpus, device)
     if out is not None:
         check_writable(out.absolute().parent)
     from autoswizzle.tuning import tune as tune_problems
@@ -113,7 +191,7 @@ def tune(
             problems,
             effort=effort,
             storage=storage,
-            devices=[device],
+            devices=devices,
             out=out,
             trials=trials,
             seconds=seconds,

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -43,18 +44,15 @@ def work_list(
     return list(dict.fromkeys(found))
 
 
-def read_problems(
-    path: Path, dtype: str | None = None, suffix: str | None = None
-) -> list[GemmProblem]:
-    """The problems of one file, UTF-8, blank lines skipped; its suffix, or the one given, says how.
+def read_problems(path: Path, dtype: str | None = None) -> list[GemmProblem]:
+    """The problems of one file, UTF-8, blank lines skipped; its suffix says how.
 
     .csv: a header of GemmProblem's fields. .jsonl: on each line a mapping of such fields, or one
     with a text form as "problem" (as record_shapes writes), or a text form as a string. Anything
     else: one text form a line, # starts a comment.
     Raises ArgumentError naming file and line.
     """
-    suffix = suffix or path.suffix.lower()
-    parse, split = _FORMATS.get(suffix, (with_dtype, _uncommented))
+    parse, split = _FORMATS.get(path.suffix.lower(), (with_dtype, _uncommented))
     problems = []
     for number, item in split(_text_of(path)):
         try:
@@ -64,12 +62,41 @@ def read_problems(
     return problems
 
 
-def _text_of(path: Path) -> str:
+def read_record(path: Path) -> list[GemmProblem]:
+    """The problems of a recorded run, each once, the most frequent first.
+
+    path: JSON Lines; each line a mapping with a "problem" in its text form and, if it stands for
+    several calls, their "count". Raises ArgumentError naming file and line.
+    """
+    counts: Counter[GemmProblem] = Counter()
+    for number, line in _json_lines(_text_of(path, "--from-record")):
+        try:
+            problem, count = _recorded(line)
+        except ProblemError as error:
+            raise ArgumentError(f"{path}:{number}: {error}") from None
+        counts[problem] += count
+    return [problem for problem, _ in counts.most_common()]
+
+
+def _recorded(line: str) -> tuple[GemmProblem, int]:
+    try:
+        item = json.loads(line)
+    except json.JSONDecodeError:
+        item = None
+    if not isinstance(item, dict) or not isinstance(item.get("problem"), str):
+        raise ProblemError(f'a line must be a JSON mapping with a "problem", got {line!r}')
+    count = item.get("count", 1)
+    if type(count) is not int or count < 1:
+        raise ProblemError(f"count must be an integer of at least 1, got {count!r}")
+    return GemmProblem.parse(item["problem"]), count
+
+
+def _text_of(path: Path, option: str = "--file") -> str:
     try:
         return path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise ArgumentError(
-            f"--file must be a file that can be read, got '{path}': {error.strerror}"
+            f"{option} must be a file that can be read, got '{path}': {error.strerror}"
         ) from None
     except UnicodeDecodeError:
         raise ArgumentError(f"{path}:1: the file must be UTF-8 text") from None

@@ -19,7 +19,13 @@ import sqlalchemy.exc
 
 from autoswizzle.errors import TuneError
 from autoswizzle.search.liveness import is_alive, this_process
-from autoswizzle.search.storage import GRACE_S, HEARTBEAT_S, open_storage, storage_errors
+from autoswizzle.search.storage import (
+    GRACE_S,
+    HEARTBEAT_S,
+    open_storage,
+    quiet_optuna,
+    storage_errors,
+)
 
 STUDY = "autoswizzle claims"
 PRESENCE = "presence"  # the claim each process makes to a file that is for one host
@@ -39,7 +45,7 @@ class Claims:
         self._url = storage
         self._held: dict[str, int] = {}  # trial ids
         self._closed = threading.Event()
-        with storage_errors(storage):
+        with storage_errors(storage), quiet_optuna():
             self._storage = open_storage(storage)
             self._study = optuna.create_study(
                 study_name=STUDY, storage=self._storage, load_if_exists=True

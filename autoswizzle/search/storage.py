@@ -2,10 +2,12 @@
 
 import logging
 import sqlite3
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import optuna
 import sqlalchemy.event
@@ -17,6 +19,9 @@ HEARTBEAT_S = 20  # a worker says this often that it is alive
 GRACE_S = 90  # silence after which a worker's trial counts as interrupted
 LOCK_WAIT_S = 60  # for another process's transaction in the same SQLite file
 
+CREATE_ATTEMPTS = 10  # each fails only if another process makes one more of the tables meanwhile
+
+_MADE_MEANWHILE = ("already exists", "UNIQUE constraint failed", "duplicate key")
 _log = logging.getLogger(__name__)
 
 
@@ -31,24 +36,43 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
         path = Path(url.partition(":///")[2])
         if path.is_file():
             _set_aside_if_damaged(path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        storage = optuna.storages.RDBStorage(
-            url,
-            engine_kwargs=engine,
-            heartbeat_interval=HEARTBEAT_S,
-            grace_period=GRACE_S,
-        )
+    storage = _create(url, engine)
     if url.startswith("sqlite"):
         # A dozen commits a trial: with a write-ahead log they survive a kill without a disk sync.
         sqlalchemy.event.listen(storage.engine, "connect", _log_ahead)
+        # SQLite has no row locks: two processes could both read a waiting trial and both start it.
+        sqlalchemy.event.listen(storage.engine, "begin", _lock)
         storage.engine.dispose()
     return storage
+
+
+def _create(url: str, engine: dict[str, Any]) -> optuna.storages.RDBStorage:
+    for attempt in range(1, CREATE_ATTEMPTS + 1):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+                return optuna.storages.RDBStorage(
+                    url,
+                    engine_kwargs=engine,
+                    heartbeat_interval=HEARTBEAT_S,
+                    grace_period=GRACE_S,
+                )
+        except sqlalchemy.exc.DBAPIError as error:
+            made_meanwhile = any(words in str(error) for words in _MADE_MEANWHILE)
+            if not made_meanwhile or attempt == CREATE_ATTEMPTS:
+                raise
+            time.sleep(0.1 * attempt)
+    raise AssertionError
 
 
 def _log_ahead(connection: sqlite3.Connection, _: object) -> None:
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=NORMAL")
+    connection.isolation_level = None  # no BEGIN of the driver's own: it comes too late, at a write
+
+
+def _lock(connection: sqlalchemy.Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
 def _set_aside_if_damaged(path: Path) -> None:

@@ -2,7 +2,9 @@
 
 import os
 from dataclasses import replace
+from importlib import import_module
 from operator import attrgetter
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +18,13 @@ from autoswizzle.dispatch import dispatcher
 from autoswizzle.hardware import find_gpu
 from autoswizzle.problem import GemmProblem
 from autoswizzle.settings import settings
+
+
+@pytest.fixture
+def sharing(monkeypatch):
+    """The module of that name beside this file."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    return import_module("sharing")
 
 
 @pytest.fixture

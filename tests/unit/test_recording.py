@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from autoswizzle.cli.worklist import read_problems
+from autoswizzle.cli.worklist import read_problems, read_record
 from autoswizzle.errors import CacheError
 from autoswizzle.ops import matmul
 from autoswizzle.patching import patch
@@ -154,7 +154,7 @@ def test_an_interrupted_recording_is_kept(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-    assert read_problems(path, suffix=".jsonl") == [GemmProblem(8, 32, 16)]
+    assert read_record(path) == [GemmProblem(8, 32, 16)]
 
 
 def test_an_unwritable_folder_is_named_before_the_model_runs(tmp_path):

@@ -1,0 +1,227 @@
+"""Tuning on several GPUs and with several processes, around fake laboratories."""
+
+import signal
+import threading
+import time
+from contextlib import closing
+from functools import partial
+from importlib import import_module
+
+import optuna
+import pytest
+
+from autoswizzle import kernels, tuning
+from autoswizzle.cache.index import read_entries
+from autoswizzle.cache.store import CacheStore
+from autoswizzle.cli.app import run
+from autoswizzle.config import TORCH, GemmConfig
+from autoswizzle.errors import ArgumentError, TuneError
+from autoswizzle.hardware import find_gpu
+from autoswizzle.problem import GemmProblem
+from autoswizzle.search.claims import Claims
+from autoswizzle.search.finals import Final
+from autoswizzle.search.history import History
+from autoswizzle.search.measure import Measurement
+from autoswizzle.search.sampling import SearchSpace
+from autoswizzle.search.study import SearchResult
+from autoswizzle.search.workers import AheadOfNeed
+from autoswizzle.space import FAMILIES
+
+H200 = find_gpu("H200")
+OURS = GemmConfig(swizzle="hilbert")
+PROBLEMS = [f"{16 * m}x64x64" for m in range(1, 7)]
+
+
+def found():
+    own, torch = Measurement(OURS, 8.0, 7.9, 8.1, "x"), Measurement(TORCH, 10.0, 9.9, 10.1, "x")
+    final = Final(OURS, OURS, 1.25, 1.2, 1.3, (own, torch), (own, torch))
+    return SearchResult(own, (own, torch), (), None, "trials", final)
+
+
+class Searches:
+    """Stands for the search of every laboratory: records device and m, answers after pause."""
+
+    def __init__(self):
+        self.made = []
+        self.pause = 0.05
+        self.error = None
+
+    def __call__(self, laboratory, problem, progress=None):
+        self.made.append((laboratory._device, problem.m))
+        if self.error is not None:
+            raise self.error
+        time.sleep(self.pause)
+        return found()
+
+    @property
+    def sizes(self):
+        return sorted(m for _, m in self.made)
+
+
+def test_an_interrupt_ends_every_gpus_processes_and_blames_no_candidate(
+    fresh, sharing, monkeypatch, tmp_path
+):
+    """The real laboratory, with workers that hang instead of measuring."""
+    tasks = import_module("shared_tasks")
+    log, pools, wanted = tmp_path / "log", [], list(map(GemmProblem.parse, PROBLEMS[:2]))
+
+    def compilers(gpu):
+        pools.append(AheadOfNeed(tasks.fake_compilers, workers=1, limit_s=60))
+        return pools[-1]
+
+    monkeypatch.setattr("autoswizzle.laboratory.compilers_for", compilers)
+    monkeypatch.setattr("autoswizzle.laboratory.shortlist", lambda problem, gpu: [])
+    monkeypatch.setattr(
+        "autoswizzle.search.bench.Bench", lambda gpu, run, device: partial(tasks.stuck_bench, log)
+    )
+    monkeypatch.setattr(tuning, "detect", lambda device: H200)
+    interrupted = []
+
+    def interrupt():
+        sharing.wait_for_lines(log, 2)
+        interrupted.append(time.monotonic())
+        signal.raise_signal(signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    storage = f"sqlite:///{tmp_path}/s.db"
+    with pytest.raises(KeyboardInterrupt):
+        tuning.tune(wanted, devices=[0, 1], storage=storage)
+    assert time.monotonic() - interrupted[0] < 2
+    assert len(pools) == 1
+    revisions = {name: kernels.source_hash(name) for name in FAMILIES}
+    for problem in wanted:
+        with closing(History(storage, SearchSpace(problem, H200), revisions)) as history:
+            outcomes = [record.outcome for record in history.records()]
+        assert all(item is None or isinstance(item, Measurement) for item in outcomes)
+        assert len(outcomes) > sum(item is not None for item in outcomes) > 0
+    with closing(Claims(storage)) as claims:
+        running = claims._study.get_trials(states=(optuna.trial.TrialState.RUNNING,))
+        assert [trial.user_attrs["name"] for trial in running] == ["presence"]
+
+
+@pytest.fixture
+def searches(fresh, monkeypatch):
+    fake = Searches()
+    monkeypatch.setattr(
+        tuning.Laboratory, "search", lambda self, problem, progress: fake(self, problem, progress)
+    )
+    monkeypatch.setattr(tuning, "detect", lambda device: H200)
+    monkeypatch.setattr(tuning, "versions", lambda: {"torch": "2.11"})
+    monkeypatch.setattr("autoswizzle.cli.tune.present_gpu", lambda device: H200)
+    return fake
+
+
+def test_problems_are_shared_among_the_gpus_and_reported_in_order(searches, tmp_path):
+    out = tmp_path / "f.json"
+    report = tuning.tune(PROBLEMS, devices=[0, 2], out=out)
+    assert report.ok
+    assert [result.problem for result in report.results] == list(map(GemmProblem.parse, PROBLEMS))
+    assert {device for device, _ in searches.made} == {0, 2}
+    assert searches.sizes == [16 * m for m in range(1, 7)]
+    assert len(read_entries(out)[0]) == 6
+
+
+def test_equal_gpus_share_their_compilers(searches, monkeypatch):
+    made, used = [], []
+
+    class Pool:
+        def close(self):
+            made.append("closed")
+
+    monkeypatch.setattr(
+        "autoswizzle.laboratory.compilers_for", lambda gpu: made.append(gpu) or Pool()
+    )
+    monkeypatch.setattr(
+        tuning, "detect", lambda device: H200 if device < 2 else find_gpu("A100-40GB")
+    )
+    both = threading.Barrier(3, timeout=20)
+
+    def search(self, problem, progress):
+        used.append((self.gpu, self.compilers))
+        both.wait()
+        return found()
+
+    monkeypatch.setattr(tuning.Laboratory, "search", search)
+    assert tuning.tune(PROBLEMS[:3], devices=[0, 1, 2]).ok
+    assert sorted(gpu.name for gpu in made[:2]) == sorted({gpu.name for gpu, _ in used})
+    assert made[2:] == ["closed", "closed"]
+    assert len({id(compilers) for _, compilers in used}) == 2
+
+
+@pytest.mark.parametrize("devices", [[], [1, 1]])
+def test_devices_are_named_once(searches, devices):
+    with pytest.raises(ArgumentError, match="devices must name GPUs, each once"):
+        tuning.tune(PROBLEMS, devices=devices)
+
+
+def other_host(monkeypatch, tmp_path, name):
+    """As a host with the same storage and a cache folder of its own."""
+    store = CacheStore(tmp_path / name, shipped=False)
+    monkeypatch.setattr(tuning, "shared_store", lambda: store)
+    return store
+
+
+def test_a_verdict_of_another_host_is_taken_over(searches, monkeypatch, tmp_path):
+    storage = f"sqlite:///{tmp_path}/shared.db"
+    other_host(monkeypatch, tmp_path, "one")
+    tuning.tune(PROBLEMS[:2], storage=storage)
+    store = other_host(monkeypatch, tmp_path, "two")
+    report = tuning.tune(PROBLEMS[:3], storage=storage)
+    assert searches.sizes == [16, 32, 48]
+    assert [result.skipped for result in report.results] == [True, True, False]
+    assert {stored.entry.key.problem.m for stored in store.entries()} == {16, 32, 48}
+    tuning.tune(PROBLEMS[:1], storage=storage, force=True)
+    assert searches.sizes == [16, 16, 32, 48]
+
+
+def test_another_versions_verdict_is_not(searches, monkeypatch, tmp_path):
+    storage = f"sqlite:///{tmp_path}/shared.db"
+    other_host(monkeypatch, tmp_path, "one")
+    tuning.tune(PROBLEMS[:1], storage=storage)
+    other_host(monkeypatch, tmp_path, "two")
+    monkeypatch.setattr("autoswizzle.kernels.current_source", lambda kernel: "changed")
+    tuning.tune(PROBLEMS[:1], storage=storage)
+    assert searches.sizes == [16, 16]
+
+
+def test_a_problem_another_process_has_waits_and_is_taken_from_it(searches, monkeypatch, tmp_path):
+    storage = f"sqlite:///{tmp_path}/shared.db"
+    other_host(monkeypatch, tmp_path, "one")
+    tuning.tune(PROBLEMS[:1], storage=storage)
+    claims = Claims(storage)
+    [name] = claims._storage.get_study_user_attrs(claims._study_id)
+    verdict = claims.verdict(name)
+    claims.save_verdict(name, {})
+    assert claims.claim(name)
+
+    def finish():
+        claims.save_verdict(name, verdict)
+        claims.close()
+
+    other_host(monkeypatch, tmp_path, "two")
+    timer = threading.Timer(1, finish)
+    timer.start()
+    report = tuning.tune(PROBLEMS[:2], storage=storage)
+    timer.join()
+    assert [result.skipped for result in report.results] == [True, False]
+    assert searches.sizes == [16, 32]
+
+
+def test_a_failed_problem_is_free_for_others(searches, monkeypatch, tmp_path):
+    storage = f"sqlite:///{tmp_path}/shared.db"
+    searches.error = TuneError("every candidate failed")
+    [result] = tuning.tune(PROBLEMS[:1], storage=storage).results
+    assert result.error == "every candidate failed"
+    searches.error = None
+    assert tuning.tune(PROBLEMS[:1], storage=storage).ok
+
+
+def test_an_interrupt_of_one_gpus_search_exits_130_and_keeps_what_is_done(
+    searches, tmp_path, capsys
+):
+    out = tmp_path / "f.json"
+    assert run(["tune", PROBLEMS[0], "--out", str(out)]) == 0
+    searches.error = KeyboardInterrupt()
+    assert run(["tune", *PROBLEMS, "--gpus", "0,1", "--out", str(out)]) == 130
+    assert "kept" in capsys.readouterr().err
+    assert [entry.key.problem.m for entry in read_entries(out)[0]] == [16]
