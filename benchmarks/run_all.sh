@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Everything that is measured on a GPU, a step at a time: benchmarks/run_all.sh [STEP...] (all by default).
+# Each step has a time limit and writes its own file; an interrupted suite or table continues when run again.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+python=${PYTHON:-python3}
+out=${OUT:-benchmarks/results/h200}
+
+limited() { # limited SECONDS COMMAND...: goes on after a failure, says how each ended
+    local seconds=$1
+    shift
+    timeout "$seconds" "$@"
+    printf '== %s: exit %s\n' "$*" "$?"
+}
+suite() { limited 200 "$python" benchmarks/gemm_suite.py --large --dtype "$1" --layout "$2" --out "$out"; }
+
+tests() {
+    limited 120 "$python" -m pytest -x -v tests/gpu/test_ops.py
+    limited 120 "$python" -m pytest -q -n 6 tests/gpu --ignore tests/gpu/test_ops.py
+}
+pipeline() { limited 240 "$python" benchmarks/pipeline.py --out "$out"; }
+orders() { limited 150 "$python" benchmarks/order_sweep.py --out "$out"; }
+suites() {
+    suite bf16 nt
+    suite bf16 nn
+    suite bf16 tn
+    suite fp16 nt
+}
+counters() { limited 300 "$python" benchmarks/counters.py; }
+tables() { limited 580 "$python" benchmarks/time_tables.py --seconds 540; }
+calibration() { limited 120 "$python" benchmarks/calibration.py; }
+overhead() { limited 120 "$python" benchmarks/host_overhead.py; }
+model() { limited 580 "$python" benchmarks/model.py --layers 8 --tune-seconds 15; }
+layouts() { limited 120 "$python" benchmarks/smem_bench.py; }
+
+steps=("$@")
+[ ${#steps[@]} -gt 0 ] || steps=(tests pipeline orders suites counters tables calibration overhead model layouts)
+for step in "${steps[@]}"; do
+    case $step in
+        tests | pipeline | orders | suites | counters | tables | calibration | overhead | model | layouts) "$step" ;;
+        *) printf 'step must be tests, pipeline, orders, suites, counters, tables, calibration, overhead, model or layouts, got %s\n' "$step" >&2; exit 2 ;;
+    esac
+done
