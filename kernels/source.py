@@ -5,6 +5,7 @@ import hashlib
 import importlib.util
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from autoswizzle.errors import ConfigError
@@ -18,6 +19,9 @@ _UNSTABLE_FIELDS = (
     "type_comment",
     "type_params",
 )  # by Python version
+# A collection amid CPython 3.11's parser may let another thread in; with two in it, it raises
+# SystemError (AST constructor recursion depth mismatch).
+_PARSING = Lock()
 
 
 @cache
@@ -81,7 +85,8 @@ def _sources(module: str) -> dict[str, ast.Module]:
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:
             raise ConfigError(f"kernel must have a module, got none at {name}")
-        found[name] = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+        with _PARSING:
+            found[name] = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
         imports = [node for node in ast.walk(found[name]) if isinstance(node, ast.ImportFrom)]
         modules = [node.module or "" for node in imports]
         waiting += [module for module in modules if module.startswith(_PREFIX)]

@@ -25,6 +25,7 @@ from autoswizzle.search.storage import (
     open_storage,
     quiet_optuna,
     storage_errors,
+    without_password,
 )
 
 STUDY = "autoswizzle claims"
@@ -140,7 +141,7 @@ class Claims:
                 try:
                     self._storage.record_heartbeat(trial_id)
                 except (sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.OptunaError) as error:
-                    _log.warning("no heartbeat in %s: %s", self._url, error)
+                    _log.warning("no heartbeat in %s: %s", without_password(self._url), error)
 
     def _require_one_host(self) -> None:
         with storage_errors(self._url):

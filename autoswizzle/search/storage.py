@@ -105,7 +105,12 @@ def storage_errors(storage: str | None) -> Iterator[None]:
         ) from None
     except (sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.OptunaError, OSError) as error:
         cause = str(error.__cause__ or error).splitlines()[0]
-        raise TuneError(f"storage {storage} can't be used: {cause}") from error
+        raise TuneError(f"storage {without_password(storage)} can't be used: {cause}") from error
+
+
+def without_password(url: str | None) -> str:
+    """A well-formed storage URL, fit to be shown."""
+    return str(url and sqlalchemy.make_url(url).render_as_string(hide_password=True))
 
 
 @contextmanager

@@ -154,3 +154,11 @@ def test_a_file_in_use_on_another_host_is_refused_in_one_line(opened, url):
 
 def test_four_processes_do_each_problem_once_and_lose_no_trial_to_a_kill(url, tmp_path, sharing):
     sharing.four_share(url, tmp_path)
+
+
+def test_a_server_that_does_not_answer_is_named_without_its_password():
+    pytest.importorskip("psycopg", reason="the driver is an extra")
+    with pytest.raises(TuneError, match=r"storage postgresql\+psycopg://me:\*\*\*@") as unusable:
+        Claims("postgresql+psycopg://me:secret@127.0.0.1:1/name")
+    assert "secret" not in str(unusable.value)
+    assert "\n" not in str(unusable.value)

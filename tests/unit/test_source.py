@@ -1,6 +1,9 @@
 """The source hash: what changes it and what does not."""
 
 import ast
+import gc
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -72,3 +75,19 @@ def test_families_differ_and_unknown_ones_are_refused():
     assert source_hash("pointer") != source_hash("tma")
     with pytest.raises(ConfigError, match=r"kernel must be one of pointer, .*, got 'cutlass'"):
         source_hash("cutlass")
+
+
+def test_hashes_are_made_in_several_threads_at_once():
+    """Python 3.11 fails if a garbage collection lets a second thread into its parser."""
+
+    def let_others_run(*_):
+        time.sleep(0.0005)
+
+    source_hash.cache_clear()
+    gc.callbacks.append(let_others_run)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            hashes = list(threads.map(source_hash, ["wgmma", "pointer", "tma", "mma_sync"]))
+    finally:
+        gc.callbacks.remove(let_others_run)
+    assert len(set(hashes)) == 4
