@@ -6,17 +6,22 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autoswizzle import kernels
 from autoswizzle.cache.entry import CacheEntry
+from autoswizzle.cache.files import as_path, check_writable
 from autoswizzle.cache.key import key_for
-from autoswizzle.cache.store import CacheStore, export_entries, shared_store
+from autoswizzle.cache.store import (
+    CacheStore,
+    check_cache_file,
+    export_entries,
+    shared_store,
+)
 from autoswizzle.errors import ArgumentError, TuneError, UnavailableError
-from autoswizzle.hardware import Gpu, detect, driver_version
+from autoswizzle.hardware import Gpu, check_device, detect, driver_version
 from autoswizzle.laboratory import Laboratory
-from autoswizzle.problem import GemmProblem
+from autoswizzle.problem import GemmProblem, as_problems
 from autoswizzle.settings import settings
 from autoswizzle.toolchain import triton_version
 
@@ -94,13 +99,16 @@ def tune(
     Raises ArgumentError for bad arguments, UnavailableError without a GPU or triton, CacheError
     when nothing could be stored.
     """
-    parsed = (GemmProblem.parse(item) if isinstance(item, str) else item for item in problems)
-    wanted = list(dict.fromkeys(parsed))
+    wanted = list(dict.fromkeys(as_problems(problems)))
     if not wanted:
         raise ArgumentError("problems must hold at least one problem, got none")
-    numbers = [0] if devices is None else list(devices)
-    if len(numbers) != 1:
-        raise ArgumentError(f"devices must name one GPU, got {numbers}")
+    numbers = [0] if devices is None else devices
+    if not isinstance(numbers, Sequence) or len(numbers) != 1:
+        raise ArgumentError(f"devices must be a list of one GPU's number, got {devices!r:.80}")
+    check_device(numbers[0])
+    collection = None if out is None else as_path(out)
+    if collection is not None:
+        check_cache_file(collection)
     if triton_version() is None:
         raise UnavailableError("tuning needs triton, which is not installed")
     from autoswizzle.search.effort import find_effort
@@ -110,6 +118,8 @@ def tune(
     gpu = detect(numbers[0])
     store = shared_store()
     store.check_writable()
+    if collection is not None:
+        check_writable(collection.parent)
     if storage is None:
         storage = f"sqlite:///{settings().cache_dir / STUDIES}"
     results = []
@@ -121,8 +131,8 @@ def tune(
             result = None if force else _known(problem, gpu, store)
             if result is None:
                 result = _tuned(problem, laboratory, store, partial(show, problem))
-            if out is not None and result.entry is not None:
-                export_entries(Path(out), [result.entry])
+            if collection is not None and result.entry is not None:
+                export_entries(collection, [result.entry])
             show.finish(problem)
             results.append(result)
     return TuneReport(tuple(results))

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autoswizzle.cache.files import check_writable
-from autoswizzle.cli.cache import check_cache_file
+from autoswizzle.cache.files import as_path, check_writable
+from autoswizzle.cache.store import check_cache_file
 from autoswizzle.cli.failures import FAILED, complain, note
 from autoswizzle.cli.options import Device, Json, choice, integer, parsed, positive, present_gpu
 from autoswizzle.cli.worklist import work_list
@@ -83,7 +83,12 @@ def tune(
     device: Device = 0,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE", help="Also add the entries to this cache file."),
+        typer.Option(
+            "--out",
+            parser=parsed(as_path),
+            metavar="FILE",
+            help="Also add the entries to this cache file.",
+        ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Tune again what has an entry.")] = False,
     as_json: Json = False,
