@@ -122,3 +122,9 @@ class GemmConfig:
 
 
 TORCH = GemmConfig(kernel="torch")
+
+
+def check_type(config: object) -> None:
+    """Raises ConfigError when what the caller gave as config is none."""
+    if not isinstance(config, GemmConfig):
+        raise ConfigError(f"config must be a GemmConfig, got {config!r:.80}")

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -13,16 +13,17 @@ import torch
 
 from autoswizzle import kernels
 from autoswizzle.cache.entry import CacheEntry
+from autoswizzle.cache.files import as_path
 from autoswizzle.cache.index import Stored
 from autoswizzle.cache.key import CacheKey, key_for
 from autoswizzle.cache.store import CacheStore, NearMiss, export_entries, shared_store
 from autoswizzle.calibration import calibrated
 from autoswizzle.config import TORCH, GemmConfig
 from autoswizzle.errors import ConfigError, ProblemError
-from autoswizzle.hardware import Gpu, detect, find_gpu
+from autoswizzle.hardware import Gpu, as_gpu, detect
 from autoswizzle.misses import FILE_NAME, MissLog
 from autoswizzle.operands import as_matrices, is_regular, problem_of, why_torch
-from autoswizzle.problem import GemmProblem
+from autoswizzle.problem import GemmProblem, as_problem, as_problems
 from autoswizzle.settings import Settings, settings
 from autoswizzle.space import why_illegal
 from autoswizzle.toolchain import triton_version
@@ -228,7 +229,7 @@ def explain(
     Raises ProblemError for other arguments, HardwareError for an unknown GPU, UnavailableError
     when there is no GPU and none is named.
     """
-    facts = find_gpu(gpu) if isinstance(gpu, str) else gpu
+    facts = None if gpu is None else as_gpu(gpu)
     if isinstance(a, torch.Tensor):
         if not isinstance(b, torch.Tensor):
             raise ProblemError(f"b must be a tensor, got {b!r:.80}")
@@ -242,9 +243,9 @@ def explain(
     else:
         if b is not None:
             raise ProblemError(f"explain must get two tensors or one problem, got {a!r:.80}")
-        problem, device = GemmProblem.parse(a) if isinstance(a, str) else a, 0
-        if not isinstance(problem, GemmProblem):
+        if not isinstance(a, (GemmProblem, str)):
             raise ProblemError(f"a must be a tensor, a problem or its text, got {a!r:.80}")
+        problem, device = as_problem(a), 0
     facts = facts or gpu_of(device)
     decision = decide(problem, facts)
     return replace(decision, near_miss=dispatcher().near_miss(problem, facts))
@@ -263,12 +264,6 @@ def pose(a: torch.Tensor, b: torch.Tensor) -> GemmProblem | str:
 def gpu_of(device: int) -> Gpu:
     """The facts of a CUDA device; raises UnavailableError."""
     return detect(device)
-
-
-def check_type(config: object) -> None:
-    """Raises ConfigError when what the caller gave as config is none."""
-    if not isinstance(config, GemmConfig):
-        raise ConfigError(f"config must be a GemmConfig, got {config!r:.80}")
 
 
 def check_config(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> None:
@@ -290,18 +285,22 @@ def load_cache(path: str | os.PathLike[str]) -> int:
 
     Raises CacheError when it holds no usable entry.
     """
-    return dispatcher().store.add_read_only(Path(path))
+    return dispatcher().store.add_read_only(as_path(path))
 
 
-def export_cache(path: str | os.PathLike[str], problems: list[GemmProblem] | None = None) -> int:
+def export_cache(
+    path: str | os.PathLike[str], problems: Iterable[GemmProblem | str] | None = None
+) -> int:
     """Write the user's entries (of some problems) into one JSON file; returns how many it holds.
 
     An existing cache file is added to. Raises CacheError when path can't be written or is another
     kind of file.
     """
+    file = as_path(path)
+    wanted = None if problems is None else as_problems(problems)
     found = (stored for stored in dispatcher().store.entries() if stored.place == "user")
-    chosen = [s.entry for s in found if problems is None or s.entry.key.problem in problems]
-    return export_entries(Path(path), chosen)
+    chosen = [s.entry for s in found if wanted is None or s.entry.key.problem in wanted]
+    return export_entries(file, chosen)
 
 
 def _legal(stored: Stored, problem: GemmProblem, gpu: Gpu) -> bool:

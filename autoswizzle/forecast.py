@@ -1,10 +1,9 @@
 """Predictions for users: a problem in its text form, a GPU by name, no GPU needed."""
 
 from autoswizzle.calibration import calibrated
-from autoswizzle.config import GemmConfig
-from autoswizzle.errors import HardwareError
-from autoswizzle.hardware import Gpu, detect, find_gpu
-from autoswizzle.problem import GemmProblem
+from autoswizzle.config import GemmConfig, check_type
+from autoswizzle.hardware import Gpu, as_gpu, detect
+from autoswizzle.problem import GemmProblem, as_problem
 from autoswizzle.simulator import ranking
 from autoswizzle.simulator.ranking import Prediction
 
@@ -17,7 +16,7 @@ def rank(
     problem: or its text form ("4096x14336x4096:bf16:nt"). gpu: facts, a name of the catalogue
     ("H200"), or None for device 0. Raises ProblemError, HardwareError, UnavailableError (no GPU).
     """
-    return ranking.rank(_problem(problem), _gpu(gpu), top)
+    return ranking.rank(as_problem(problem), _gpu(gpu), top)
 
 
 def simulate(
@@ -27,18 +26,9 @@ def simulate(
 
     problem, gpu: as for rank. Raises ConfigError when config can't run problem there.
     """
-    return ranking.predict(_problem(problem), config, _gpu(gpu))
-
-
-def _problem(problem: GemmProblem | str) -> GemmProblem:
-    return GemmProblem.parse(problem) if isinstance(problem, str) else problem
+    check_type(config)
+    return ranking.predict(as_problem(problem), config, _gpu(gpu))
 
 
 def _gpu(gpu: Gpu | str | None) -> Gpu:
-    if gpu is None:
-        return calibrated(detect(0))
-    if isinstance(gpu, str):
-        return find_gpu(gpu)
-    if not isinstance(gpu, Gpu):
-        raise HardwareError(f"gpu must be a Gpu, a name or None, got {gpu!r}")
-    return gpu
+    return calibrated(detect(0)) if gpu is None else as_gpu(gpu)

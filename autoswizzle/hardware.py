@@ -186,6 +186,21 @@ def find_gpu(name: str) -> Gpu:
     raise HardwareError(f"gpu must be one of {known}, got {name!r}")
 
 
+def as_gpu(gpu: Gpu | str) -> Gpu:
+    """The facts themselves, or those of the catalogue's GPU of that name; raises HardwareError."""
+    if isinstance(gpu, str):
+        return find_gpu(gpu)
+    if not isinstance(gpu, Gpu):
+        raise HardwareError(f"gpu must be a Gpu, a name or None, got {gpu!r:.80}")
+    return gpu
+
+
+def check_device(device: object) -> None:
+    """Raises HardwareError unless device can be the number of a CUDA device."""
+    if type(device) is not int or device < 0:
+        raise HardwareError(f"device must be an integer of at least 0, got {device!r:.80}")
+
+
 def _plain(name: str) -> str:
     lowered = name.lower().replace("nvidia", "").replace("geforce", "")
     return "".join(char for char in lowered if char.isalnum())

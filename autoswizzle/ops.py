@@ -11,12 +11,14 @@ import torch
 
 from autoswizzle import dispatch
 from autoswizzle.autograd import Product
-from autoswizzle.config import GemmConfig
+from autoswizzle.config import GemmConfig, check_type
 from autoswizzle.dispatch import Decision, decide
+from autoswizzle.errors import UnavailableError
 from autoswizzle.graph import multiply
+from autoswizzle.hardware import check_device
 from autoswizzle.operands import torch_matmul, why_torch
 from autoswizzle.plans import WITH_TORCH, Plan, launch, plan_of, product
-from autoswizzle.problem import TORCH_NAMES, GemmProblem
+from autoswizzle.problem import TORCH_NAMES, GemmProblem, as_problems
 
 
 def matmul(
@@ -31,7 +33,7 @@ def matmul(
     Dense products of a (..., k), which folds to (m, k), and b (k, n) in float16, bfloat16 or
     float32 on a CUDA device run on the kernel that tuning found fastest, all else on torch.matmul.
     config: run this configuration where the operands are such a case; raises ConfigError when it
-    is illegal there, CandidateError when it fails.
+    is illegal there, CandidateError when it fails. A graph of torch.compile decides by itself.
     """
     return product_or(torch_matmul, a, b, out, config)
 
@@ -44,9 +46,11 @@ def product_or(
     config: GemmConfig | None = None,
 ) -> torch.Tensor:
     """As matmul, but what is torch's goes to this function of a, b, out=."""
+    if config is not None:
+        check_type(config)
     if torch.compiler.is_dynamo_compiling():
         return multiply(a, b) if out is None else theirs(a, b, out=out)
-    if why_torch(a, b) is not None:
+    if why_torch(a, b) is not None:  # without out=None, which a __torch_function__ would be given
         return theirs(a, b) if out is None else theirs(a, b, out=out)
     if out is not None:
         return _product_into(theirs, a, b, out, config)
@@ -59,17 +63,25 @@ def prepare(problems: Iterable[GemmProblem | str], device: int | None = None) ->
 
     Runs each product once on scratch operands of its layout (fp32 with torch's present precision),
     on device, the current one by default. Returns what will run each. Raises ProblemError for a
-    bad text, UnavailableError without a GPU.
+    bad text, HardwareError for a bad device, UnavailableError without a GPU.
     """
-    index = torch.cuda.current_device() if device is None else device
+    wanted = as_problems(problems)
+    index = _current_device() if device is None else device
+    check_device(index)
     decisions = []
-    for item in problems:
-        problem = GemmProblem.parse(item) if isinstance(item, str) else item
+    for problem in wanted:
         decisions.append(decide(problem, dispatch.gpu_of(index)))
         if problem.batch == 1 and not decisions[-1].uses_torch:
             with torch.no_grad():
                 matmul(*scratch_operands(problem, torch.device("cuda", index)))
     return decisions
+
+
+def _current_device() -> int:
+    try:
+        return torch.cuda.current_device()
+    except (AssertionError, RuntimeError) as error:  # a build without CUDA, no driver
+        raise UnavailableError(f"no CUDA device: {error}") from error
 
 
 def scratch_operands(

@@ -77,8 +77,6 @@ def plan_of(
     )
     if dtype is torch.float32:
         key += (fp32_precision(),)
-    if config is not None:
-        dispatch.check_type(config)
     if out is not None or config is not None:
         key += (config, None if out is None else out.data_ptr() % ALIGNMENT == 0)
     plans = dispatcher().plans

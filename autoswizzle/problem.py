@@ -1,7 +1,7 @@
 """The GEMM problem: extents, dtypes, layout and precision of C[m, n] = A[m, k] @ B[k, n]."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -21,7 +21,8 @@ EPILOGUES = ("none",)
 ALIGNMENT = 16  # bytes a base and a stride must be multiples of for TMA (CUDA guide, tensor maps)
 TEXT_FORM = "[BATCHx]MxNxK[:DTYPE[:LAYOUT[:OPTION...]]], like 4096x14336x4096:bf16:nt"
 
-_EXTENTS = re.compile(r"(?:([0-9]+)x)?([0-9]+)x([0-9]+)x([0-9]+)", re.ASCII)
+_EXTENT = "([0-9]{1,18})"  # beyond any legal one, but short of what int() refuses to convert
+_EXTENTS = re.compile(f"(?:{_EXTENT}x)?{_EXTENT}x{_EXTENT}x{_EXTENT}", re.ASCII)
 _MAX_EXTENT = 2**31 - 1
 
 
@@ -54,15 +55,16 @@ class GemmProblem:
             if type(value) is not int or not 1 <= value <= _MAX_EXTENT:
                 raise ProblemError(f"{name} must be an integer in 1..{_MAX_EXTENT}, got {value!r}")
         _choose("dtype", self.dtype, tuple(ITEMSIZE))
-        default_out = "bf16" if self.dtype.startswith("fp8") else self.dtype
-        object.__setattr__(self, "out_dtype", self.out_dtype or default_out)
+        if self.out_dtype == "":
+            default = "bf16" if self.dtype.startswith("fp8") else self.dtype
+            object.__setattr__(self, "out_dtype", default)
         _choose("out_dtype", self.out_dtype, tuple(ITEMSIZE))
         _choose("layout", self.layout, LAYOUTS)
         _choose("precision", self.precision, PRECISIONS)
         _choose("epilogue", self.epilogue, EPILOGUES)
         if self.precision == "tf32" and self.dtype != "fp32":
             raise ProblemError(f"precision must be ieee for {self.dtype}, got 'tf32'")
-        if self.aligned not in (None, True, False):
+        if self.aligned is not None and type(self.aligned) is not bool:
             raise ProblemError(f"aligned must be true, false or null, got {self.aligned!r}")
         if self.aligned is None:
             object.__setattr__(self, "aligned", self._contiguous_alignment())
@@ -110,8 +112,10 @@ class GemmProblem:
     def parse(cls, text: str) -> "GemmProblem":
         """The problem that text spells, see TEXT_FORM; raises ProblemError quoting it.
 
-        Options: ieee | tf32, aligned | unaligned, out=DTYPE.
+        Options, each at most once: ieee | tf32, aligned | unaligned, out=DTYPE.
         """
+        if not isinstance(text, str):
+            raise ProblemError(f"problem must be {TEXT_FORM}, got {text!r:.80}")
         shape, *rest = text.strip().split(":")
         extents = _EXTENTS.fullmatch(shape)
         if extents is None:
@@ -119,7 +123,10 @@ class GemmProblem:
         batch, m, n, k = (int(extent or 1) for extent in extents.groups())
         options: dict[str, Any] = dict(zip(("dtype", "layout"), rest, strict=False))
         for option in rest[2:]:
-            options.update(_option(option, text))
+            name, value = _option(option, text)
+            if name in options:
+                raise ProblemError(f"{name} must be given once, got {option!r} too in {text!r}")
+            options[name] = value
         try:
             return cls(m, n, k, batch=batch, **options)
         except ProblemError as error:
@@ -168,13 +175,26 @@ def operand_layout(rows: int, cols: int, strides: Sequence[int]) -> str | None:
     return None
 
 
-def _option(option: str, text: str) -> dict[str, Any]:
+def as_problem(problem: GemmProblem | str) -> GemmProblem:
+    """The problem itself, or the one its text form spells; raises ProblemError."""
+    return problem if isinstance(problem, GemmProblem) else GemmProblem.parse(problem)
+
+
+def as_problems(problems: Iterable[GemmProblem | str]) -> list[GemmProblem]:
+    """Every problem, in order; raises ProblemError for one that is none, or no list of them."""
+    if isinstance(problems, str) or not isinstance(problems, Iterable):
+        raise ProblemError(f"problems must be an iterable of problems, got {problems!r:.80}")
+    return [as_problem(problem) for problem in problems]
+
+
+def _option(option: str, text: str) -> tuple[str, Any]:
+    """The field an option sets, and its value."""
     if option in PRECISIONS:
-        return {"precision": option}
+        return "precision", option
     if option in ("aligned", "unaligned"):
-        return {"aligned": option == "aligned"}
-    if option.startswith("out="):
-        return {"out_dtype": option.removeprefix("out=")}
+        return "aligned", option == "aligned"
+    if option.startswith("out=") and option != "out=":
+        return "out_dtype", option.removeprefix("out=")
     raise ProblemError(
         f"option must be ieee, tf32, aligned, unaligned or out=DTYPE, got {option!r} in {text!r}"
     )

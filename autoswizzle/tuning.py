@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
 from os import PathLike
-from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from autoswizzle import kernels
 from autoswizzle.cache.entry import CacheEntry
+from autoswizzle.cache.files import as_path, check_writable
 from autoswizzle.cache.key import key_for
-from autoswizzle.cache.store import CacheStore, export_entries, shared_store
+from autoswizzle.cache.store import CacheStore, check_cache_file, export_entries, shared_store
 from autoswizzle.calibration import calibrated
 from autoswizzle.errors import ArgumentError, CacheError, TuneError, UnavailableError
-from autoswizzle.hardware import Gpu, detect, driver_version
+from autoswizzle.hardware import Gpu, check_device, detect, driver_version
 from autoswizzle.laboratory import Compilers, Laboratory
-from autoswizzle.problem import GemmProblem
+from autoswizzle.problem import GemmProblem, as_problems
 from autoswizzle.settings import settings
 from autoswizzle.toolchain import triton_version
 
@@ -99,13 +99,19 @@ def tune(
     Raises ArgumentError for bad arguments, UnavailableError without a GPU or triton, CacheError
     when nothing could be stored, TuneError when the storage can't be used.
     """
-    parsed = (GemmProblem.parse(item) if isinstance(item, str) else item for item in problems)
-    wanted = list(dict.fromkeys(parsed))
+    wanted = list(dict.fromkeys(as_problems(problems)))
     if not wanted:
         raise ArgumentError("problems must hold at least one problem, got none")
-    numbers = [0] if devices is None else list(devices)
-    if not numbers or len(set(numbers)) != len(numbers):
-        raise ArgumentError(f"devices must name GPUs, each once, got {numbers}")
+    numbers = [0] if devices is None else devices
+    if not isinstance(numbers, Sequence) or not numbers or len(set(numbers)) != len(numbers):
+        raise ArgumentError(
+            f"devices must be numbers of GPUs, each once, got {devices!r:.80}"
+        )
+    for number in numbers:
+        check_device(number)
+    collection = None if out is None else as_path(out)
+    if collection is not None:
+        check_cache_file(collection)
     if triton_version() is None:
         raise UnavailableError("tuning needs triton, which is not installed")
     from autoswizzle.search.claims import Claims
@@ -118,6 +124,8 @@ def tune(
     gpus = [calibrated(detect(number)) for number in numbers]
     store = shared_store()
     store.check_writable()
+    if collection is not None:
+        check_writable(collection.parent)
     if storage is None:
         storage = f"sqlite:///{settings().cache_dir / STUDIES}"
     with quiet_optuna(), ExitStack() as opened:
@@ -136,8 +144,8 @@ def tune(
                 result = _shared(problem, laboratory, store, claims, force, partial(show, problem))
             if result is not None:
                 with keeping:
-                    if out is not None and result.entry is not None:
-                        export_entries(Path(out), [result.entry])
+                    if collection is not None and result.entry is not None:
+                        export_entries(collection, [result.entry])
                     show.finish(problem)
             return result
 

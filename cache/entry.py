@@ -53,8 +53,9 @@ class CacheEntry:
             if not (optional and value is None) and not _positive(value):
                 raise CacheError(f"{name} must be a finite number above 0, got {value!r:.80}")
         for name in ("method", "effort", "date", "gpu"):
-            if not isinstance(getattr(self, name), str):
-                raise CacheError(f"{name} must be a text, got {getattr(self, name)!r:.80}")
+            value = getattr(self, name)
+            if not (isinstance(value, str) and value.isprintable()):  # no newline, no escape code
+                raise CacheError(f"{name} must be a printable text, got {value!r:.80}")
         if type(self.trials) is not int or not 0 <= self.trials < _MAX_TRIALS:
             raise CacheError(f"trials must be an integer of at least 0, got {self.trials!r:.80}")
 

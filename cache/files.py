@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from autoswizzle.cache.entry import refuse_constant
-from autoswizzle.errors import CacheError
+from autoswizzle.errors import ArgumentError, CacheError
 
 try:
     import fcntl
@@ -19,6 +19,14 @@ except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
 MAX_BYTES = 8 * 1024**2  # of one file; an entry takes about 1.5 kB, so some 5,000 entries
+
+
+def as_path(path: str | os.PathLike[str]) -> Path:
+    """The path that a caller names; raises ArgumentError for what can't name a file or folder."""
+    name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
+    if not isinstance(name, str) or not name or "\0" in name:
+        raise ArgumentError(f"path must name a file or folder, got {path!r:.80}")
+    return Path(name)
 
 
 def read_json(path: Path) -> object:
@@ -52,9 +60,9 @@ def write_atomic(path: Path, text: str) -> None:
     """
     target = Path(os.path.realpath(path))
     temporary = target.with_name(f".{secrets.token_hex(8)}.tmp")
-    if target.exists() and not target.is_file():
-        raise CacheError(f"cannot write {path}: not a regular file")
     try:
+        if target.exists() and not target.is_file():
+            raise CacheError(f"cannot write {path}: not a regular file")
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             with open_new(temporary) as file:

@@ -74,6 +74,8 @@ class CacheKey:
                     f"key field {field.name} must be of type {field.type.__name__}, "
                     f"got {value!r:.200}"
                 )
+            if isinstance(value, str) and not value.isprintable():  # no newline, no escape code
+                raise CacheError(f"key field {field.name} must be printable, got {value!r:.200}")
         try:
             problem = GemmProblem.from_dict(data["problem"])
         except ProblemError as error:

@@ -1,6 +1,8 @@
 """The places entries are looked up in, and the user's folder they are kept in."""
 
 import math
+import os
+import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -9,10 +11,17 @@ from threading import RLock
 from typing import Any
 
 from autoswizzle.cache.entry import SCHEMA, CacheEntry, dump_json
-from autoswizzle.cache.files import check_writable, keep_aside, locked, read_json, write_atomic
+from autoswizzle.cache.files import (
+    check_writable,
+    keep_aside,
+    locked,
+    read_json,
+    reason,
+    write_atomic,
+)
 from autoswizzle.cache.index import Index, Stored, read_entries
 from autoswizzle.cache.key import CacheKey
-from autoswizzle.errors import CacheError, SchemaError
+from autoswizzle.errors import ArgumentError, CacheError, SchemaError
 from autoswizzle.settings import settings
 
 SHIPPED = Path(__file__).parent / "shipped"
@@ -125,14 +134,16 @@ class CacheStore:
 
         Raises CacheError when it holds no usable entry.
         """
-        if not path.exists():
-            raise CacheError(f"cannot read {path}: no such file or folder")
+        try:
+            path.stat()
+        except OSError as error:
+            raise CacheError(f"cannot read {path}: {reason(error)}") from error
         index = Index(path, "read-only")
         index.refresh()
         count = sum(1 for _ in index.all())
         if not count:
-            reason = read_entries(path)[1] if path.is_file() else "no usable entry"
-            raise CacheError(f"cannot use {path}: {reason or 'no entries'}")
+            why = read_entries(path)[1] if path.is_file() else "no usable entry"
+            raise CacheError(f"cannot use {path}: {why or 'no entries'}")
         with self._lock:
             self._indexes.insert(0, index)
             self._changed()
@@ -186,6 +197,28 @@ def shared_store() -> CacheStore:
     return CacheStore(settings().cache_dir, settings().cache_path)
 
 
+def check_cache_file(path: Path) -> None:
+    """Raise unless path is a cache file, or a new one in a folder that can be made.
+
+    ArgumentError for another file's content, CacheError for what can't be written.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return  # a new file, in a folder that writing makes or cannot make
+    except OSError as error:
+        raise CacheError(f"cannot write {path}: {reason(error)}") from error
+    if stat.S_ISDIR(mode):
+        raise ArgumentError(f"the output must be a file, got the folder '{path}'")
+    if not stat.S_ISREG(mode):
+        raise CacheError(f"cannot write {path}: not a regular file")
+    problem = read_entries(path)[1]
+    if problem:
+        raise ArgumentError(
+            f"the output must be a cache file or a new one, got '{path}': {problem}"
+        )
+
+
 def export_entries(path: Path, entries: Iterable[CacheEntry]) -> int:
     """Merge entries into one sorted JSON file, which may exist; returns how many it then has.
 
@@ -196,7 +229,7 @@ def export_entries(path: Path, entries: Iterable[CacheEntry]) -> int:
     with locked(path.parent):
         others: dict[str, Any] = {}
         old: list[CacheEntry] = []
-        if path.exists() and path.is_file():
+        if os.path.isfile(path):  # noqa: PTH113  # False, not an error, for what names no file
             old, problem = read_entries(path)
             if problem:
                 raise CacheError(f"cannot add to {path}: {problem}")

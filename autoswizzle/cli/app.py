@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from autoswizzle.cli import (
+    INTERRUPTED,
     bench,
     cache,
     calibrate,
@@ -24,7 +25,6 @@ from autoswizzle.cli import (
 from autoswizzle.cli.failures import (
     BAD_ARGUMENTS,
     FAILED,
-    INTERRUPTED,
     UsageError,
     complain,
     exit_code,
@@ -106,6 +106,11 @@ def run(args: Sequence[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def main() -> None:
-    """Entry point of the console script."""
+def start() -> None:
+    """Run the process's own command line and exit with its code."""
+    if sys.stderr is None:  # closed by the caller; print would take stdout for it
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123  # to the end
+    if sys.stdout is None:
+        complain("stdout must be open, got a closed one")
+        sys.exit(FAILED)
     sys.exit(run(sys.argv[1:]))

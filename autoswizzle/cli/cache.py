@@ -1,5 +1,6 @@
 """`autoswizzle cache`: look at, move, merge and clean up tuned entries; needs no GPU."""
 
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,8 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from autoswizzle.cache.entry import CacheEntry
+from autoswizzle.cache.files import as_path
 from autoswizzle.cache.index import Stored, read_entries
-from autoswizzle.cache.store import CacheStore, export_entries
+from autoswizzle.cache.store import CacheStore, check_cache_file, export_entries
 from autoswizzle.cli.failures import note
 from autoswizzle.cli.options import Device, Json, parsed
 from autoswizzle.cli.verify import Sample, Tolerance, verify_entries
@@ -27,10 +29,9 @@ app = typer.Typer(help="Look at, move, merge and clean up tuned entries.")
 
 
 def _existing(text: str) -> Path:
-    path = Path(text)
-    if not path.exists():
-        raise ArgumentError(f"must be a file or folder that exists, got {text!r}")
-    return path
+    if not os.path.exists(text):  # noqa: PTH110  # False, not an error, for what names no file
+        raise ArgumentError(f"must be a file or folder that exists, got {text!r:.80}")
+    return Path(text)
 
 
 Places = Annotated[
@@ -74,7 +75,10 @@ def show(
 
 @app.command("export")
 def export(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="Made, or added to.")],
+    path: Annotated[
+        Path,
+        typer.Argument(parser=parsed(as_path), metavar="FILE", help="Made, or added to."),
+    ],
     problems: Annotated[
         list[Any] | None,
         typer.Argument(
@@ -108,7 +112,12 @@ def merge(
     ],
     into: Annotated[
         Path | None,
-        typer.Option("--into", metavar="FILE", help="Default: the user's folder."),
+        typer.Option(
+            "--into",
+            parser=parsed(as_path),
+            metavar="FILE",
+            help="Default: the user's folder.",
+        ),
     ] = None,
 ) -> None:
     """Add entries of other caches.
@@ -117,9 +126,7 @@ def merge(
     """
     if into is not None:
         check_cache_file(into)
-    entries = [stored.entry for stored in _entries(sources)]
-    if not entries:
-        raise CacheError(f"cannot merge: no usable entry in {', '.join(map(str, sources))}")
+    entries = [stored.entry for stored in _some_entries(sources)]
     if into is not None:
         print(f"{into}: {export_entries(into, entries)} entries in all")
         return
@@ -179,23 +186,6 @@ def prune(
     print(f"{len(doomed)} files" + (" to remove" if dry_run else " removed"))
 
 
-def check_cache_file(path: Path) -> None:
-    """Raise unless path is a cache file, or a new one in a folder that can be made.
-
-    ArgumentError for another file's content, CacheError for what can't be written.
-    """
-    if path.is_dir():
-        raise ArgumentError(f"the output must be a file, got the folder '{path}'")
-    if path.exists() and not path.is_file():
-        raise CacheError(f"cannot write {path}: not a regular file")
-    if path.exists():
-        problem = read_entries(path)[1]
-        if problem:
-            raise ArgumentError(
-                f"the output must be a cache file or a new one, got '{path}': {problem}"
-            )
-
-
 def _store() -> CacheStore:
     now = settings()
     return CacheStore(now.cache_dir, now.cache_path)
@@ -205,24 +195,39 @@ def _entries(paths: Sequence[Path]) -> list[Stored]:
     """Every usable entry of the paths, or of every place that a lookup searches."""
     if not paths:
         return list(_store().entries())
-    found = []
+    found, problems = _read(paths)
+    for problem in problems:
+        note(f"ignoring {problem}")
+    return found
+
+
+def _some_entries(paths: Sequence[Path]) -> list[Stored]:
+    """Every usable entry of the paths; CacheError with the first reason where there is none."""
+    found, problems = _read(paths)
+    if not found:
+        why = problems[0] if problems else ", ".join(map(str, paths))
+        raise CacheError(f"no usable entry in {why}")
+    for problem in problems:
+        note(f"ignoring {problem}")
+    return found
+
+
+def _read(paths: Sequence[Path]) -> tuple[list[Stored], list[str]]:
+    """The usable entries of files and folders, and what is wrong with others, file by file."""
+    found, problems = [], []
     for path in paths:
         files = [path] if path.is_file() else sorted(path.glob("*.json"))
         for file in files:
             entries, problem = read_entries(file)
             if problem:
-                note(f"ignoring {file}: {problem}")
+                problems.append(f"{file}: {problem}")
             found += [Stored(entry, str(file), file) for entry in entries]
-    return found
+    return found, problems
 
 
 def _matching(what: str) -> list[Stored]:
-    path = Path(what)
-    if path.exists():
-        found = _entries([path])
-        if not found:
-            raise CacheError(f"no usable entry in {path}")
-        return found
+    if os.path.exists(what):  # noqa: PTH110  # False, not an error, for what names no file
+        return _some_entries([Path(what)])
     every = list(_store().entries())
     by_id = [stored for stored in every if len(what) >= 4 and _id(stored.entry).startswith(what)]
     if by_id:

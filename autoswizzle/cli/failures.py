@@ -9,7 +9,8 @@ import typer
 
 from autoswizzle.errors import ArgumentError
 
-FAILED, BAD_ARGUMENTS, INTERRUPTED = 1, 2, 130
+LONGEST = 1000  # characters of an error
+FAILED, BAD_ARGUMENTS = 1, 2
 
 # typer brings its own copy of click's exceptions or imports click, depending on its version;
 # the base of its public BadParameter is the same class either way.
@@ -22,8 +23,11 @@ def one_line(message: object) -> str:
 
 
 def complain(message: object) -> None:
-    """Print one line on stderr."""
-    print(f"error: {one_line(message)}", file=sys.stderr)
+    """Print one line on stderr; of one that quotes a very long text the middle is left out."""
+    line = one_line(message)
+    if len(line) > LONGEST:
+        line = f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}"
+    print(f"error: {line}", file=sys.stderr)
 
 
 def note(message: object) -> None:
@@ -46,7 +50,7 @@ def usage_message(error: Exception, args: Sequence[str]) -> str:
         if negative and negative.startswith(usage.option_name):
             return f"an extent must be an integer of at least 1, got {negative!r}"
         options = [param.opts[0] for param in context.command.params if param.opts[0][0] == "-"]
-        return f"{usage.message}; the options are {', '.join(options)}"
+        return f"{usage.message}; the options are {', '.join([*options, '--help'])}"
     if message.startswith(("No such command", "Missing command")):
         names = ", ".join(context.command.commands)
         return f"{message}; the commands are {names} ({context.command_path} --help says more)"

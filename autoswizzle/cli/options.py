@@ -16,6 +16,7 @@ from autoswizzle.toolchain import triton_version
 
 T = TypeVar("T")
 
+_DIGITS = 18  # of an integer; no count of anything here is longer
 DEFAULT_GPU = "H200"  # assumed where there is no GPU and none is named
 
 
@@ -37,6 +38,8 @@ def integer(least: int) -> Callable[[str], int]:
     """Parser of an integer of at least `least`."""
 
     def parse(text: str) -> int:
+        if text.isascii() and text.isdigit() and not _is_extent(text):
+            raise ArgumentError(f"must be less than 10^{_DIGITS}, got {text!r}")
         if not _is_extent(text) or int(text) < least:
             raise ArgumentError(f"must be an integer of at least {least}, got {text!r}")
         return int(text)
@@ -46,7 +49,7 @@ def integer(least: int) -> Callable[[str], int]:
 
 def _positive(text: str) -> float:
     try:
-        value = float(text)
+        value = float(text) if text.isascii() and "_" not in text else math.nan
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
@@ -82,7 +85,7 @@ def extents(form: str, example: str) -> Callable[[str], tuple[int, ...]]:
 
 
 def _is_extent(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 19
+    return text.isascii() and text.isdigit() and len(text) <= _DIGITS
 
 
 def output_file(suffixes: tuple[str, ...] = ()) -> Callable[[str], Path]:

@@ -61,6 +61,8 @@ def order(
         raise ArgumentError(
             f"--group-size must go with {', '.join(GROUPED_SWIZZLES)}, got {swizzle}"
         )
+    if wave is not None and plot is None:
+        raise ArgumentError("--wave must go with --plot")
     group_size = group_size or GemmConfig().group_size
     tiles = tile_order(swizzle, grid_m, grid_n, group_size)
     ids = np.empty((grid_m, grid_n), dtype=np.int64)

@@ -124,6 +124,8 @@ def smem(
 
     Every shared-memory layout under one instruction, or the bytes a whole GEMM moves. Needs no GPU.
     """
+    if kind is not None and (bench or traffic is not None):
+        raise ArgumentError(f"LAYOUT must go without --bench and --traffic, got {kind!r}")
     if bench:
         from autoswizzle.cli.smem_bench import bench as bench_layouts
 

@@ -1,6 +1,8 @@
 """Options that spell a configuration."""
 
 import json
+from contextlib import suppress
+from dataclasses import fields
 from typing import Annotated, Any
 
 import typer
@@ -12,16 +14,20 @@ from autoswizzle.hardware import Gpu
 from autoswizzle.problem import GemmProblem
 from autoswizzle.space import default_config
 
+_DEFAULTS = {field.name: field.default for field in fields(GemmConfig)}
+
 
 def _assignment(text: str) -> tuple[str, Any]:
-    """FIELD=VALUE with the value in JSON, or as a bare word."""
-    name, equals, value = text.partition("=")
-    if not (name and equals and value):
+    """A field of a configuration and its value: a bare word, or in JSON where it is no text."""
+    name, equals, word = text.partition("=")
+    if not (name and equals and word):
         raise ArgumentError(f"must be FIELD=VALUE, like split_k=2, got {text!r}")
-    try:
-        return name, json.loads(value)
-    except json.JSONDecodeError:
-        return name, value
+    value: Any = word
+    if not isinstance(_DEFAULTS.get(name), str):
+        with suppress(ValueError, RecursionError):  # then the word itself is the wrong value
+            value = json.loads(word)
+    GemmConfig.from_dict({name: value})
+    return name, value
 
 
 Kernel = Annotated[

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autoswizzle.cache.files import check_writable
-from autoswizzle.cli.cache import check_cache_file
+from autoswizzle.cache.files import as_path, check_writable
+from autoswizzle.cache.store import check_cache_file
 from autoswizzle.cli.failures import FAILED, complain, note
 from autoswizzle.cli.model_config import TOKENS, projections
 from autoswizzle.cli.options import Device, Json, choice, integer, parsed, positive, present_gpu
@@ -152,7 +152,12 @@ def tune(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE", help="Also add the entries to this cache file."),
+        typer.Option(
+            "--out",
+            parser=parsed(as_path),
+            metavar="FILE",
+            help="Also add the entries to this cache file.",
+        ),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the problems, and tune none.")

@@ -12,6 +12,7 @@ from typing import Any
 from autoswizzle.errors import ArgumentError, ProblemError
 from autoswizzle.problem import TEXT_FORM, GemmProblem
 
+MAX_BYTES = 64 * 1024**2  # of one file, a million problems; a device would never end
 _FIELDS = {field.name: field.type for field in fields(GemmProblem)}
 
 
@@ -54,11 +55,12 @@ def read_problems(path: Path, dtype: str | None = None) -> list[GemmProblem]:
     """
     parse, split = _FORMATS.get(path.suffix.lower(), (with_dtype, _uncommented))
     problems = []
-    for number, item in split(_text_of(path)):
-        try:
+    number = 1
+    try:
+        for number, item in split(_text_of(path)):  # noqa: B007  # used below
             problems.append(parse(item, dtype))
-        except ProblemError as error:
-            raise ArgumentError(f"{path}:{number}: {error}") from None
+    except ProblemError as error:
+        raise ArgumentError(f"{path}:{number}: {error}") from None
     return problems
 
 
@@ -93,7 +95,13 @@ def _recorded(line: str) -> tuple[GemmProblem, int]:
 
 def _text_of(path: Path, option: str = "--file") -> str:
     try:
-        return path.read_bytes().decode("utf-8-sig")
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise ArgumentError(
+                f"{option} must have at most {MAX_BYTES} bytes, got more in '{path}'"
+            )
+        return content.decode("utf-8-sig")
     except OSError as error:
         raise ArgumentError(
             f"{option} must be a file that can be read, got '{path}': {error.strerror}"
@@ -117,19 +125,22 @@ def _json_lines(text: str) -> Iterator[tuple[int, str]]:
 
 def _csv_rows(text: str) -> Iterator[tuple[int, Mapping[str, str]]]:
     reader = csv.DictReader(io.StringIO(text, newline=""))
-    for row in reader:
-        yield reader.line_num, row
+    try:
+        for row in reader:
+            yield reader.line_num, row
+    except csv.Error as error:
+        raise ProblemError(f"the file must be CSV: {error}") from None
 
 
 def _from_json(line: str, dtype: str | None) -> GemmProblem:
     try:
         item = json.loads(line)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # ValueError: also an integer too long to convert
         item = None
     if isinstance(item, str):
         return with_dtype(item, dtype)
     if not isinstance(item, dict):
-        raise ProblemError(f"a line must be a JSON mapping or string, got {line!r}")
+        raise ProblemError(f"a line must be a JSON mapping or string, got {line!r:.80}")
     if isinstance(item.get("problem"), str):  # as record_shapes writes them
         return with_dtype(item["problem"], dtype)
     return _from_fields(item, dtype)
@@ -149,7 +160,7 @@ def _typed(name: str, value: object) -> Any:  # noqa: ANN401  # any field's type
         return value
     word = value.strip()
     if _FIELDS[name] is int:
-        return int(word) if word.isascii() and word.isdigit() else value
+        return int(word) if word.isascii() and word.isdigit() and len(word) < 19 else value
     return {"true": True, "false": False}.get(word.lower(), word) if name == "aligned" else word
 
 

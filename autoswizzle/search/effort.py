@@ -73,6 +73,6 @@ EFFORTS: Mapping[str, Effort] = {
 
 def find_effort(name: str) -> Effort:
     """The effort of that name; raises ArgumentError listing the legal ones."""
-    if name not in EFFORTS:
+    if not isinstance(name, str) or name not in EFFORTS:
         raise ArgumentError(f"effort must be one of {', '.join(EFFORTS)}, got {name!r}")
     return EFFORTS[name]

@@ -29,6 +29,8 @@ def tile_order(swizzle: str, grid_m: int, grid_n: int, group_size: int = 8) -> N
     for name, extent in (("grid_m", grid_m), ("grid_n", grid_n)):
         if type(extent) is not int or extent < 1:
             raise ProblemError(f"{name} must be an integer of at least 1, got {extent!r}")
+    if grid_m * grid_n >= 2**31:
+        raise ProblemError(f"the grid must have less than 2^31 tiles, got {grid_m}x{grid_n}")
     if type(group_size) is not int or group_size < 1:
         raise ConfigError(f"group_size must be an integer of at least 1, got {group_size!r}")
     if swizzle in _RANKS:
@@ -48,9 +50,10 @@ def _grouped(
     rows: int, columns: int, group_size: int, serpentine: bool = False
 ) -> tuple[Ints, Ints]:
     """Groups of group_size rows; in a group down the rows first, then the next column."""
+    group_size = min(group_size, rows)
     ids = np.arange(rows * columns, dtype=np.int64)
-    group, inside = np.divmod(ids, min(group_size, rows) * columns)
-    first = group * min(group_size, rows)
+    group, inside = np.divmod(ids, group_size * columns)
+    first = group * group_size
     height = np.minimum(rows - first, group_size)
     column, row = np.divmod(inside, height)
     if serpentine:

@@ -15,6 +15,7 @@ Layout = Callable[[Any, Any], Any]  # (rows, cols) of elements -> byte offsets, 
 KINDS = ("none", "32", "64", "128", "padded")
 ATOM_BYTES = 16  # what a swizzle moves as one piece, and one row of an ldmatrix matrix
 LINE_BYTES = 128  # 32 banks of 4 bytes
+MAX_CELLS = 1 << 22  # of a picture
 _VIEWS = ("bank", "atom", "offset")
 
 
@@ -101,8 +102,14 @@ def picture(
     """
     if show not in _VIEWS:
         raise ArgumentError(f"show must be one of {', '.join(_VIEWS)}, got {show!r}")
+    if not callable(layout):
+        raise ArgumentError(f"layout must be a function of (rows, cols), got {layout!r:.80}")
     row_labels = np.arange(0, integer("rows", rows, 1), integer("row_step", row_step, 1))
     col_labels = np.arange(0, integer("cols", cols, 1), integer("step", step, 1))
+    if len(row_labels) * len(col_labels) > MAX_CELLS:
+        raise ArgumentError(
+            f"rows and cols must make at most {MAX_CELLS} cells, got {rows} rows, {cols} cols"
+        )
     offsets: NDArray[Any] = integers("layout", layout(row_labels[:, None], col_labels[None, :]))
     cells = {
         "bank": offsets // 4 % 32,

@@ -81,9 +81,11 @@ SWIZZLE_128B = Swizzle(3, 4, 3)
 
 
 def integer(name: str, value: object, least: int) -> int:
-    """Value as an int of at least `least`; raises ArgumentError naming it."""
+    """Value as an int of `least` to 2^62; raises ArgumentError naming it."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
         raise ArgumentError(f"{name} must be an integer of at least {least}, got {value!r}")
+    if value > 1 << MAX_BIT:
+        raise ArgumentError(f"{name} must be at most 2^{MAX_BIT}, got {value!r}")
     return int(value)
 
 

@@ -43,6 +43,8 @@ def warp_grid(block_m: int, block_n: int, num_warps: int) -> tuple[int, int]:
     Each warp's part is a whole number of 16 x 16 pieces; of equals, fewer warps down the tile.
     num_warps is a power of two. Raises ArgumentError where there is no such split.
     """
+    for name, value in (("block_m", block_m), ("block_n", block_n), ("num_warps", num_warps)):
+        integer(name, value, least=1)
     splits = [
         (warps_n * block_m + warps_m * block_n, warps_m, warps_n)
         for warps_m in (1 << bit for bit in range(num_warps.bit_length()))

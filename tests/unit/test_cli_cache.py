@@ -275,3 +275,15 @@ def test_an_unwritable_folder_fails_in_one_line(folder, tmp_path, monkeypatch, c
     assert run(["cache", "merge", str(source)]) == 1
     err = capsys.readouterr().err.splitlines()
     assert str(blocker / "cache") in err[-1]
+
+
+@pytest.mark.parametrize("command", [["show"], ["merge"]])
+def test_a_file_without_entries_fails_in_one_line_with_the_reason(
+    folder, tmp_path, capsys, command
+):
+    source = tmp_path / "source.json"
+    source.write_text("{")
+    assert run(["cache", *command, str(source)]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: no usable entry in {source}: not JSON")
+    assert err.count("\n") == 1

@@ -44,6 +44,24 @@ def fails(capsys, args, code=2):
         (["rank", "-1x2x3"], ["integer of at least 1", "'-1x2x3'"]),
         (["rank", "1e3x2x2"], ["[BATCHx]MxNxK", "'1e3x2x2'"]),
         (["rank", "64x64x64:fp17"], ["dtype must be one of", "'fp17'"]),
+        (["rank", "4x4x" + "9" * 5000], ["problem must be [BATCHx]MxNxK", " ... 9"]),
+        (["rank", "4x4x4:fp32:nn:ieee:tf32"], ["precision must be given once, got 'tf32' too"]),
+        (["rank", "4x4x4:bf16:nn:aligned:aligned"], ["aligned must be given once"]),
+        (["rank", "4x4x4:bf16:nn:out="], ["option must be", "got 'out='"]),
+        (["rank", "64x64x64", "--top", "9" * 19], ["--top must be less than 10^18, got '9"]),
+        (["rank", "64x64x64", "--l2-mb", "٣"], ["--l2-mb must be a number above 0", "'٣'"]),
+        (["rank", "64x64x64", "--l2-mb", "1_0"], ["--l2-mb must be a number above 0", "'1_0'"]),
+        (["order", "row", "2", "2", "--wave", "2"], ["--wave must go with --plot"]),
+        (["smem", "128", "--traffic", "8x8x8"], ["LAYOUT must go without", "'128'"]),
+        (["bench", "64x64x64", "--set", "a=1"], ["--set: config field must be one of", "'a'"]),
+        (["bench", "64x64x64", "--set", "split_k=0"], ["--set: split_k must be at least 1"]),
+        (["bench", "64x64x64", "--set", "split_k=" + "9" * 5000], ["split_k must be of type int"]),
+        (["cache", "show", ""], ["an entry must be named by its problem", "''"]),
+        (["demo", "--nope"], ["--nope", "the options are --help"]),
+        (["cache", "ls", ""], ["must be a file or folder that exists", "''"]),
+        (["cache", "ls", "x" * 5000], ["must be a file or folder that exists", "'xxx"]),
+        (["cache", "export", ""], ["path must name a file or folder", "''"]),
+        (["tune", "4x4x4", "--out", ""], ["--out: path must name a file or folder", "''"]),
         (["rank", "64x64x64", "--gpu", "H900"], ["--gpu must be one of", "H200", "'H900'"]),
         (["rank", "64x64x64", "--top", "0"], ["--top must be an integer of at least 1", "'0'"]),
         (["rank", "64x64x64", "--l2-mb", "nan"], ["--l2-mb must be a number above 0", "'nan'"]),
@@ -132,3 +150,31 @@ def test_a_full_disk_is_one_line_naming_the_file():
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert "No space left" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "streams", "code", "out", "err"),
+    [
+        ("order row 2 2", ">&-", 1, "", "error: stdout must be open, got a closed one\n"),
+        ("order row 2 0", "2>&-", 2, "", ""),
+        ("order row 2 2", "2>&-", 0, "0 1\n2 3\n", ""),
+    ],
+)
+def test_closed_streams(arguments, streams, code, out, err):
+    command = f"{sys.executable} -m autoswizzle {arguments} {streams}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (code, out, err)
+
+
+def test_an_interrupt_while_the_commands_load_is_one_line():
+    code = (
+        "import sys; from autoswizzle.cli import main\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'typer': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 130
+    assert done.stderr == "error: interrupted\n"

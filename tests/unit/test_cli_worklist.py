@@ -1,7 +1,10 @@
 """Work lists from arguments and files."""
 
+from pathlib import Path
+
 import pytest
 
+from autoswizzle.cli import worklist
 from autoswizzle.cli.worklist import read_problems, work_list
 from autoswizzle.errors import ArgumentError
 from autoswizzle.problem import GemmProblem
@@ -47,6 +50,13 @@ def test_every_field_survives_its_mapping(tmp_path):
         ("a.txt", b"64x64x64:fp17\n", "'fp17'"),
         ("a.txt", "64x64x64\n".encode("utf-16"), ":1: the file must be UTF-8 text"),
         ("a.txt", "６４x64x64\n".encode(), "problem must be"),
+        ("a.txt", b"4x4x" + b"9" * 5000, ":1: problem must be"),
+        ("a.jsonl", b"[" * 100_000, ":1: a line must be a JSON mapping or string"),
+        ("a.jsonl", b'{"m": ' + b"9" * 5000 + b"}", ":1: a line must be a JSON mapping or string"),
+        ("a.jsonl", b'{"m": 1, "n": 2, "k": 3, "aligned": 1}\n', ":1: aligned must be true, false"),
+        ("a.jsonl", b'{"m": 1, "n": 2, "k": 3, "out_dtype": 0}\n', ":1: out_dtype must be one"),
+        ("a.csv", b"m,n,k\n1,2," + b"9" * 5000 + b"\n", ":2: k must be an integer"),
+        ("a.csv", b"m,n,k\n1,2,3\n1,2," + b"9" * 200_000 + b"\n", ":2: the file must be CSV"),
         ("a.csv", b"m,n\n1,2\n", ":2: fields must be m, n, k"),
         ("a.csv", b"m,n,k\n1,2,3,4\n", ":2: fields must be m, n, k"),
         ("a.csv", b"m,n,k\n1,2,x\n", ":2: k must be an integer"),
@@ -103,3 +113,9 @@ def test_dtype_fills_in_and_must_agree(tmp_path):
     assert work_list(["4x4x4:fp16:nt"], dtype="fp16")[0].layout == "nt"
     with pytest.raises(ArgumentError, match="--dtype must agree with '4x4x4:bf16', got 'fp16'"):
         work_list(["4x4x4:bf16"], dtype="fp16")
+
+
+def test_a_file_that_never_ends_is_refused(monkeypatch):
+    monkeypatch.setattr(worklist, "MAX_BYTES", 1000)
+    with pytest.raises(ArgumentError, match="--file must have at most 1000 bytes, got more in"):
+        read_problems(Path("/dev/zero"))

@@ -110,3 +110,14 @@ def test_the_better_measured_entry(entry_for):
     assert replace(entry, date="2027-01-01T00:00:00Z").better_than(entry)
     assert entry.better_than(replace(entry, trials=99, origin="predicted"))
     assert not entry.better_than(entry)
+
+
+@pytest.mark.parametrize("text", ["\x1b[31mred", "two\nlines", "\x00", "\u202eback"])
+def test_text_that_would_not_print_as_one_line_is_refused(entry_for, text):
+    data = entry_for().to_dict()
+    for name in ("method", "effort", "date", "gpu"):
+        with pytest.raises(CacheError, match=f"{name} must be a printable text, got"):
+            CacheEntry.from_dict({**data, name: text})
+    for name in ("vendor", "triton", "source"):
+        with pytest.raises(CacheError, match=f"key field {name} must be printable, got"):
+            CacheEntry.from_dict({**data, "key": {**data["key"], name: text}})

@@ -29,7 +29,7 @@ KEYS = st.builds(
     key_for,
     PROBLEMS,
     st.sampled_from(CATALOGUE),
-    st.text(),
+    st.text(st.characters(categories=["L", "N", "P", "S"])),
     st.none() | st.tuples(st.integers(0, 99), st.integers(0, 99)),
 )
 CHANGES = {

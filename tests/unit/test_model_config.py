@@ -8,7 +8,7 @@ from autoswizzle.cli.app import run
 from autoswizzle.cli.model_config import MODEL_TYPES, TOKENS, projections
 from autoswizzle.errors import ArgumentError
 
-# As published with Meta-Llama-3-8B, Qwen3-0.6B and Mixtral-8x7B.
+# The fields of configurations of the Llama 3, Qwen 3 and Mixtral kind, sizes as commonly stated.
 LLAMA = {
     "model_type": "llama",
     "hidden_size": 4096,

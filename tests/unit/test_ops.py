@@ -196,6 +196,18 @@ def test_subclasses_see_torch_matmul(tuned):
     assert not tuned.calls
 
 
+def test_a_foreign_operand_gets_the_call_as_torch_would_make_it():
+    class Foreign:
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            return func, len(args), kwargs
+
+    for args in ((Foreign(), ints(4, 4)), (ints(4, 4), Foreign())):
+        assert matmul(*args) == torch.matmul(*args)
+        out = torch.empty(4, 4)
+        assert matmul(*args, out=out) == torch.matmul(*args, out=out)
+
+
 def test_parameters_are_plain(tuned):
     matmul(ints(4, 4), torch.nn.Parameter(ints(4, 4)))
     assert len(tuned.calls) == 1

@@ -384,7 +384,7 @@ def test_adding_a_read_only_place(tmp_path, entry_for):
     tuned.put(entry_for(trials=1))
     assert tuned.add_read_only(write(tmp_path / "mine.json", entry_for(trials=2))) == 1
     assert tuned.get(entry_for().key).entry.trials == 2
-    with pytest.raises(CacheError, match="no such file"):
+    with pytest.raises(CacheError, match="No such file"):
         tuned.add_read_only(tmp_path / "none")
     (tmp_path / "bad.json").write_text("{")
     with pytest.raises(CacheError, match="not JSON"):

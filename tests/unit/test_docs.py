@@ -1,0 +1,36 @@
+"""The documents show what the commands print."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from autoswizzle.cli.app import run
+
+DOCS = Path(__file__).parents[2] / "docs"
+SAME_EVERYWHERE = ("rank", "simulate", "order", "smem", "tune")  # the others show this machine
+BLOCK = re.compile(
+    r"^    \$ autoswizzle (.+)\n((?:    (?!\$).*\n|\n(?=    (?!\$)))*)", re.MULTILINE
+)
+
+SHOWN = [
+    pytest.param(command, output, id=command)
+    for path in sorted(DOCS.glob("*.md"))
+    for command, output in BLOCK.findall(path.read_text())
+    if command.startswith(SAME_EVERYWHERE)
+]
+
+
+def test_there_are_commands_to_compare():
+    assert len(SHOWN) >= 10
+
+
+@pytest.mark.usefixtures("fresh")
+@pytest.mark.parametrize(("command", "output"), SHOWN)
+def test_a_command_prints_what_is_shown(command, output, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    run(shlex.split(command))
+    out, err = capsys.readouterr()
+    shown = [line.removeprefix("    ").rstrip() for line in output.rstrip().splitlines()]
+    assert not shown or [line.rstrip() for line in (out + err).splitlines()] == shown
