@@ -103,12 +103,12 @@ def tune(
     if not wanted:
         raise ArgumentError("problems must hold at least one problem, got none")
     numbers = [0] if devices is None else devices
-    if not isinstance(numbers, Sequence) or not numbers or len(set(numbers)) != len(numbers):
-        raise ArgumentError(
-            f"devices must be numbers of GPUs, each once, got {devices!r:.80}"
-        )
+    if not isinstance(numbers, Sequence) or not numbers:
+        raise ArgumentError(f"devices must be a list of GPUs' numbers, got {devices!r:.80}")
     for number in numbers:
         check_device(number)
+    if len(set(numbers)) != len(numbers):
+        raise ArgumentError(f"devices must name each GPU once, got {devices!r:.80}")
     collection = None if out is None else as_path(out)
     if collection is not None:
         check_cache_file(collection)

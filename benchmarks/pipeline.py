@@ -57,7 +57,7 @@ def main() -> None:
         for item in results["tune"]["results"]:
             print(item["problem"], item["error"] or summary(item), flush=True)
         second = [sys.executable, "-c", SECOND_PROCESS, *PROBLEMS]
-        results["second_process"] = json.loads(checked(second, env))
+        results["second_process"] = json.loads(checked(second, env).replace(f"{folder}/", ""))
         for served in results["second_process"]:
             print(served["explained"], flush=True)
         for launch in ([], ["--persistent"]):

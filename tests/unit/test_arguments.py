@@ -69,10 +69,15 @@ def test_what_is_no_device(wrong):
             autoswizzle.prepare([PROBLEM], device=wrong)
 
 
-@pytest.mark.parametrize("wrong", [5, [], [0, 1], {0}], ids=repr)
-def test_what_is_no_list_of_one_device(wrong):
-    with pytest.raises(ArgumentError, match="devices must be a list of one GPU's number, got"):
+@pytest.mark.parametrize("wrong", [5, [], {0}], ids=repr)
+def test_what_is_no_list_of_devices(wrong):
+    with pytest.raises(ArgumentError, match="devices must be a list of GPUs' numbers, got"):
         autoswizzle.tune([PROBLEM], devices=wrong)
+
+
+def test_a_device_named_twice():
+    with pytest.raises(ArgumentError, match="devices must name each GPU once, got"):
+        autoswizzle.tune([PROBLEM], devices=[0, 1, 0])
 
 
 @pytest.mark.parametrize("wrong", [None, 5, [], {}], ids=repr)
