@@ -1,5 +1,6 @@
 """The documents show what the commands print."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -8,6 +9,18 @@ import pytest
 
 from autoswizzle.cli.app import run
 
+# The files that the shown commands read.
+FILES = {
+    "Meta-Llama-3-8B/config.json": {
+        "model_type": "llama",
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "vocab_size": 128256,
+        "torch_dtype": "bfloat16",
+    },
+}
 DOCS = Path(__file__).parents[2] / "docs"
 SAME_EVERYWHERE = ("rank", "simulate", "order", "smem", "tune")  # the others show this machine
 BLOCK = re.compile(
@@ -29,6 +42,9 @@ def test_there_are_commands_to_compare():
 @pytest.mark.usefixtures("fresh")
 @pytest.mark.parametrize(("command", "output"), SHOWN)
 def test_a_command_prints_what_is_shown(command, output, tmp_path, monkeypatch, capsys):
+    for name, content in FILES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(json.dumps(content))
     monkeypatch.chdir(tmp_path)
     run(shlex.split(command))
     out, err = capsys.readouterr()

@@ -148,9 +148,11 @@ def test_equal_gpus_share_their_compilers(searches, monkeypatch):
     assert len({id(compilers) for _, compilers in used}) == 2
 
 
-@pytest.mark.parametrize("devices", [[], [1, 1]])
-def test_devices_are_named_once(searches, devices):
-    with pytest.raises(ArgumentError, match="devices must name GPUs, each once"):
+@pytest.mark.parametrize(
+    ("devices", "named"), [([], "devices must be a list"), ([1, 1], "must name each GPU once")]
+)
+def test_devices_are_named_once(searches, devices, named):
+    with pytest.raises(ArgumentError, match=named):
         tuning.tune(PROBLEMS, devices=devices)
 
 
