@@ -1,11 +1,13 @@
 """GPU tests: marked and, without a GPU, skipped with the reason."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 HERE = Path(__file__).parent
+KILLER = pytest.StashKey[str]()  # the test whose fault made the process's CUDA context unusable
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -15,3 +17,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.gpu)
         if not torch.cuda.is_available():
             item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True)
+def cuda_context(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A fault belongs to the test that caused it: wait for the GPU after each; those that follow in
+    the same process name the culprit.
+    """
+    killer = request.config.stash.get(KILLER, None)
+    if killer is not None:
+        pytest.fail(f"the CUDA context was lost in {killer}", pytrace=False)
+    yield
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        request.config.stash[KILLER] = request.node.nodeid
+        raise
