@@ -1,5 +1,6 @@
 """What runs a problem: a tuned kernel configuration or torch.matmul, and why."""
 
+import hashlib
 import logging
 import os
 from collections.abc import Callable, Iterable
@@ -130,6 +131,12 @@ class Dispatcher:
     def is_tuned(self, problem: GemmProblem, gpu: Gpu) -> bool:
         """Whether problem has an entry for some m, its own or another."""
         return bool(self.store.extents(self._key(problem, gpu)))
+
+    def fingerprint(self) -> str:
+        """Hex digest of every entry a decision may rest on, and of the policy."""
+        verdicts = sorted((s.entry.key.digest, str(s.entry.config)) for s in self.store.entries())
+        facts = (verdicts, self.settings.on_miss, self.settings.disabled, self.triton)
+        return hashlib.sha256(repr(facts).encode()).hexdigest()
 
     def claim(self, problem: GemmProblem, gpu: Gpu) -> bool:
         """Whether the caller is the first to tune a problem; the others use torch meanwhile."""

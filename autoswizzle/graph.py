@@ -4,7 +4,8 @@ Dynamo puts autoswizzle::matmul or autoswizzle::linear into its graph without lo
 Tracing below it runs _decided with fake tensors: a product that torch shall run becomes
 aten.matmul, as if autoswizzle were not there, so Inductor plans and fuses as ever and no call pays
 for it. Only a product with a tuned kernel becomes the opaque autoswizzle::mm, which decides on the
-real tensors it is given.
+real tensors it is given. The operators carry a fingerprint of what is tuned: torch keeps compiled
+graphs on disk, and one from before tuning must not be taken for one from after it.
 """
 
 import math
@@ -31,17 +32,26 @@ from autoswizzle.plans import plan_of, product
 
 def multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """torch.matmul(a, b) as one operator of the graph."""
-    result: torch.Tensor = torch.ops.autoswizzle.matmul(a, b)
+    result: torch.Tensor = torch.ops.autoswizzle.matmul(a, b, _tuned())
     return result
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """F.linear(x, weight, bias) as one operator of the graph."""
-    result: torch.Tensor = torch.ops.autoswizzle.linear(x, weight, bias)
+    result: torch.Tensor = torch.ops.autoswizzle.linear(x, weight, bias, _tuned())
     return result
 
 
-def _decided(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def _tuned() -> str:
+    return dispatcher().fingerprint()
+
+
+# Dynamo calls it when it traces and keeps the text: torch.compiler.assume_constant_result(_tuned),
+# which would load torch._dynamo here.
+_tuned._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _decided(a: torch.Tensor, b: torch.Tensor, tuned: str = "") -> torch.Tensor:
     if not _is_tuned(a, b):
         return torch_matmul(a, b)
     product: torch.Tensor = torch.ops.autoswizzle.mm(a.flatten(0, -2), b)
@@ -49,7 +59,7 @@ def _decided(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def _decided_linear(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, tuned: str = ""
 ) -> torch.Tensor:
     b = weight.t() if weight.dim() == 2 else weight
     if not (is_row(bias, b.shape[-1], x) and _is_tuned(x, b)):
@@ -118,8 +128,8 @@ def _mm_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...
 # Registered when the module is loaded: Dynamo looks operators up by name.
 _library = torch.library.Library("autoswizzle", "DEF")  # type: ignore[no-untyped-call]
 for _schema in (
-    "matmul(Tensor a, Tensor b) -> Tensor",
-    "linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor",
+    'matmul(Tensor a, Tensor b, str tuned="") -> Tensor',
+    'linear(Tensor x, Tensor weight, Tensor? bias, str tuned="") -> Tensor',
     "mm(Tensor a, Tensor b) -> Tensor",
 ):
     _library.define(_schema, tags=torch.Tag.pt2_compliant_tag)  # type: ignore[no-untyped-call]

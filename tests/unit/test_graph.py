@@ -159,6 +159,29 @@ def test_the_lazy_public_name_compiles_at_first_use(tuned, graphs):
     assert torch.equal(f(a, b), a @ b)
 
 
+def test_a_graph_kept_on_disk_before_tuning_is_not_run_after_it(
+    fake_gpu, entry_for, tmp_path, monkeypatch
+):
+    from torch._dynamo.utils import counters
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    a, b = ints(4, 16), ints(16, 8)
+
+    def run_as_a_new_process_does():
+        torch._dynamo.reset()
+        counters.clear()
+        assert torch.equal(torch.compile(matmul, fullgraph=True)(a, b), a @ b)
+        return counters["aot_autograd"]["autograd_cache_hit"]
+
+    assert run_as_a_new_process_does() == 0
+    assert run_as_a_new_process_does() == 1
+    assert fake_gpu.calls == []
+    dispatcher().store.put(entry_for(GemmProblem(4, 8, 16, "fp32")))
+    assert run_as_a_new_process_does() == 0
+    assert fake_gpu.problems == ["4x8x16:fp32:nn"]
+    torch._dynamo.reset()
+
+
 def test_autocast_inside_a_graph(graphs):
     def f(a, b):
         with torch.autocast("cpu", dtype=torch.bfloat16):
