@@ -52,6 +52,7 @@ STALLS = (
     "wait",
 )
 _STALL_METRIC = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
+COUNTED = {**METRICS, **{reason: _STALL_METRIC.format(reason) for reason in STALLS}}
 PROFILE_TIMEOUT_S = 900
 
 
@@ -199,11 +200,10 @@ def count_conflicts(problem: GemmProblem, configs: Sequence[GemmConfig]) -> list
     ncu = shutil.which("ncu")
     if ncu is None:
         raise UnavailableError("counting bank conflicts needs ncu (Nsight Compute) on the PATH")
-    metrics = [*METRICS.values(), *(_STALL_METRIC.format(reason) for reason in STALLS)]
     work = [problem.to_dict(), [config.to_dict() for config in configs]]
     command = [
         *(ncu, "--clock-control", "none", "--csv", "--print-units", "base"),
-        *("--kernel-name", "regex:mma_sync_gemm", "--metrics", ",".join(metrics)),
+        *("--kernel-name", "regex:mma_sync_gemm", "--metrics", ",".join(COUNTED.values())),
         *(sys.executable, "-m", "autoswizzle.smem_bench", json.dumps(work)),
     ]
     try:
@@ -221,10 +221,12 @@ def count_conflicts(problem: GemmProblem, configs: Sequence[GemmConfig]) -> list
     return counted
 
 
-def parse_counters(text: str) -> list[dict[str, float]]:
-    """The counters of each launch in ncu's CSV output, in order of launch."""
-    names = {metric: name for name, metric in METRICS.items()}
-    names |= {_STALL_METRIC.format(reason): reason for reason in STALLS}
+def parse_counters(text: str, metrics: Mapping[str, str] = COUNTED) -> list[dict[str, float]]:
+    """The counters of each launch in ncu's CSV output, in order of launch.
+
+    metrics: ncu's name of each counter, by the name it gets here.
+    """
+    names = {metric: name for name, metric in metrics.items()}
     lines = text.splitlines()
     header = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
     launches: dict[str, dict[str, float]] = {}

@@ -9,8 +9,6 @@ which benchmarks/predictor.py reads, and prints the errors of the model "l2".
 """
 
 import argparse
-import csv
-import io
 import json
 import subprocess
 import sys
@@ -31,6 +29,7 @@ from autoswizzle.hardware import Gpu, detect
 from autoswizzle.problem import GemmProblem
 from autoswizzle.simulator.ranking import predict
 from autoswizzle.simulator.resources import Resources, resident_blocks
+from autoswizzle.smem_bench import parse_counters
 from autoswizzle.space import why_illegal
 
 METRICS = {
@@ -117,24 +116,11 @@ def count(points: Sequence[Point], ncu: str) -> list[dict[str, float]]:
             *(sys.executable, __file__, "--launch", work.name),
         ]
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    counted = parse(done.stdout)
+    counted = parse_counters(done.stdout, METRICS)
     if len(counted) != len(points):
         said = (done.stdout + done.stderr).strip().splitlines()[-5:]
         raise SystemExit(f"ncu must count {len(points)} launches, got {len(counted)}: {said}")
     return counted
-
-
-def parse(text: str) -> list[dict[str, float]]:
-    """The counters of each launch in ncu's CSV output, in order of launch."""
-    names = {metric: name for name, metric in METRICS.items()}
-    lines = text.splitlines()
-    header = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
-    launches: dict[str, dict[str, float]] = {}
-    for row in csv.DictReader(io.StringIO("\n".join(lines[header:]))):
-        if row["Metric Name"] in names:
-            value = float(row["Metric Value"].replace(",", ""))
-            launches.setdefault(row["ID"], {})[names[row["Metric Name"]]] = value
-    return list(launches.values())
 
 
 def launch(path: Path) -> None:

@@ -4,14 +4,16 @@
 
 Each problem is searched (the shortlist's seeds, torch, the default), then the finalists and torch
 run interleaved on fresh data, and the fastest of ours against torch once more: that ratio and its
-95 % interval are the result, torch's decision aside. Sustained timing. Resumable: problems in the
-result file are kept unless --redo. --entries: a cache file that gets the verdicts.
+95 % interval are the result, torch's decision aside. Sustained timing. Resumable: results in the
+file are kept, unless --redo is given or their kernel has changed; what failed is tried again.
+--entries: a cache file that gets the verdicts.
 """
 
 import argparse
 import json
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,9 +60,8 @@ def main() -> None:
     problems = list(dict.fromkeys(problems))
     if options.problems:
         problems = [GemmProblem.parse(text) for text in options.problems]
-    rows: dict[str, Any] = {}
-    if path.exists() and not options.redo:
-        rows = {row["problem"]: row for row in json.loads(path.read_text())["rows"]}
+    sources = {name: source_hash(name) for name in FAMILIES}
+    rows = {} if options.redo else kept(path, sources)
     effort = replace(
         EFFORTS["standard"],
         name="suite", trials=options.seeds + 2 + options.trials, seconds=math.inf,
@@ -69,11 +70,14 @@ def main() -> None:
     )  # fmt: skip
     began = time.monotonic()
     left = [problem for problem in problems if str(problem) not in rows]
+    announced: list[GemmProblem] = []
+    made = {**stamp(gpu), "sources": sources}
     with Laboratory(gpu, 0, effort, None) as laboratory:
         for index, problem in enumerate(left):
             if time.monotonic() - began > options.seconds:
                 break
-            for following in left[index : index + AHEAD]:
+            for following in left[len(announced) : index + AHEAD]:
+                announced.append(following)
                 seeds = shortlist(following, gpu, count=options.seeds)
                 laboratory.compilers.prefetch([(item.config, following) for item in seeds])
             started = time.monotonic()
@@ -86,9 +90,21 @@ def main() -> None:
                 row = {"problem": str(problem), "error": str(error)}
             rows[str(problem)] = row
             print(line(row), f"{time.monotonic() - started:.1f} s", flush=True)
-            made = {**stamp(gpu), "sources": {name: source_hash(name) for name in FAMILIES}}
             write(path, {**made, **summary(list(rows.values())), "rows": [*rows.values()]})
     print(json.dumps(summary(list(rows.values()))), f"{time.monotonic() - began:.0f} s")
+
+
+def kept(path: Path, sources: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """The rows of an earlier run, by problem, whose kernel has not changed since."""
+    if not path.exists():
+        return {}
+    made = json.loads(path.read_text())
+    return {
+        row["problem"]: row
+        for row in made["rows"]
+        if "error" not in row
+        and made["sources"].get(row["config"]["kernel"]) == sources[row["config"]["kernel"]]
+    }
 
 
 def row_of(problem: GemmProblem, found: SearchResult) -> dict[str, Any]:

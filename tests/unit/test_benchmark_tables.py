@@ -16,6 +16,7 @@ from autoswizzle.problem import GemmProblem
 from autoswizzle.search.measure import Measurement
 from autoswizzle.simulator.cost import FITTED
 from autoswizzle.simulator.resources import Resources, estimate, resident_blocks
+from autoswizzle.smem_bench import parse_counters
 from autoswizzle.space import why_illegal
 
 ROOT = Path(__file__).parents[2]
@@ -49,7 +50,7 @@ CSV = """==PROF== Connected to process 7
 
 
 def test_counters_are_read_in_order_of_launch(load):
-    first, second = load("counters").parse(CSV)
+    first, second = parse_counters(CSV, load("counters").METRICS)
     assert first == {
         "measured_dram_read_bytes": 1234567,
         "measured_dram_write_bytes": 8,
