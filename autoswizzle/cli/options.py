@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -12,6 +12,7 @@ from autoswizzle.cli.failures import note
 from autoswizzle.errors import ArgumentError, UnavailableError
 from autoswizzle.hardware import CATALOGUE, MIB, Gpu, detect, find_gpu
 from autoswizzle.problem import TEXT_FORM, GemmProblem
+from autoswizzle.report.plots import SUFFIXES
 from autoswizzle.toolchain import triton_version
 
 T = TypeVar("T")
@@ -88,18 +89,18 @@ def _is_extent(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= _DIGITS
 
 
-def output_file(suffixes: tuple[str, ...] = ()) -> Callable[[str], Path]:
-    """Parser of a file that can be written: its folder exists, its suffix is a legal one."""
+def plot_to(drawn: str) -> Any:  # noqa: ANN401  # typer's option
+    """The option --plot FILE: a picture in a folder that exists; drawn: what it shows."""
 
     def parse(text: str) -> Path:
         path = Path(text)
-        if suffixes and path.suffix.lower() not in suffixes:
-            raise ArgumentError(f"must end in one of {', '.join(suffixes)}, got {text!r}")
+        if path.suffix.lower() not in SUFFIXES:
+            raise ArgumentError(f"must end in one of {', '.join(SUFFIXES)}, got {text!r}")
         if not path.parent.is_dir() or path.is_dir():
             raise ArgumentError(f"must be a file in a folder that exists, got {text!r}")
         return path
 
-    return parsed(parse)
+    return typer.Option("--plot", parser=parsed(parse), metavar="FILE", help=drawn)
 
 
 Problem = Annotated[

@@ -5,10 +5,9 @@ from typing import Annotated
 
 import typer
 
-from autoswizzle.cli.options import GroupSize, Json, choice, integer, output_file
+from autoswizzle.cli.options import GroupSize, Json, choice, integer, plot_to
 from autoswizzle.config import GROUPED_SWIZZLES, SWIZZLES, GemmConfig
 from autoswizzle.errors import ArgumentError
-from autoswizzle.report.plots import SUFFIXES
 from autoswizzle.report.tables import grid, print_json
 
 MAX_CELLS = 1 << 22  # of a printed grid: above it neither a terminal nor an image shows anything
@@ -28,12 +27,7 @@ def order(
     group_size: GroupSize = None,
     plot: Annotated[
         Path | None,
-        typer.Option(
-            "--plot",
-            parser=output_file(SUFFIXES),
-            metavar="FILE",
-            help="Draw the order as a heat map with the first waves marked.",
-        ),
+        plot_to("Draw the order as a heat map with the first waves marked."),
     ] = None,
     wave: Annotated[
         int | None,

@@ -16,7 +16,7 @@ from autoswizzle.cli.options import (
     chosen_gpu,
     gpu_line,
     integer,
-    output_file,
+    plot_to,
 )
 from autoswizzle.cli.tunables import (
     Block,
@@ -30,7 +30,6 @@ from autoswizzle.cli.tunables import (
 )
 from autoswizzle.errors import ConfigError
 from autoswizzle.hardware import Gpu
-from autoswizzle.report.plots import SUFFIXES
 from autoswizzle.report.tables import byte_size, fields, print_json, table
 from autoswizzle.space import orders
 
@@ -57,9 +56,7 @@ def rank(
     model: Model = "lru",
     plot: Annotated[
         Path | None,
-        typer.Option(
-            "--plot", parser=output_file(SUFFIXES), metavar="FILE", help="Draw their terms."
-        ),
+        plot_to("Draw their terms."),
     ] = None,
     num_sms: NumSms = None,
     l2_mb: L2Mb = None,
@@ -104,12 +101,7 @@ def simulate(
     model: Model = "lru",
     plot: Annotated[
         Path | None,
-        typer.Option(
-            "--plot",
-            parser=output_file(SUFFIXES),
-            metavar="FILE",
-            help="Draw DRAM traffic and time of this tile in every order, over the group size.",
-        ),
+        plot_to("Draw DRAM traffic and time of this tile in every order, over the group size."),
     ] = None,
     num_sms: NumSms = None,
     l2_mb: L2Mb = None,

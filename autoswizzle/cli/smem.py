@@ -11,14 +11,13 @@ from autoswizzle.cli.options import (
     choice,
     extents,
     integer,
-    output_file,
     parsed,
+    plot_to,
     positive,
 )
 from autoswizzle.cli.tunables import Block
 from autoswizzle.errors import ArgumentError
 from autoswizzle.problem import GemmProblem
-from autoswizzle.report.plots import SUFFIXES
 from autoswizzle.report.tables import byte_size, fields, print_json, table
 from autoswizzle.smem import (
     INSTRUCTIONS,
@@ -98,12 +97,7 @@ def smem(
     ] = False,
     plot: Annotated[
         Path | None,
-        typer.Option(
-            "--plot",
-            parser=output_file(SUFFIXES),
-            metavar="FILE",
-            help="Draw the conflicts of every layout and instruction as a grid.",
-        ),
+        plot_to("Draw the conflicts of every layout and instruction as a grid."),
     ] = None,
     problem: Annotated[
         GemmProblem,
