@@ -30,7 +30,9 @@ class GemmConfig:
     block_m, block_n, block_k: elements of an output tile and of one k step. num_warps: of the
     computing part. num_stages: k steps in flight. swizzle: the tile order; group_size: tiles a
     group is high (grouped, serpentine) or wide (grouped_n). persistent: programs loop over tiles,
-    handed out by index (static) or by an atomic counter (dynamic). epilogue_subtile: column slices
+    handed out by index (static) or by an atomic counter (dynamic). split_k: parts that the k steps
+    of every tile are split into; stream_k: the tiles of the last, partial wave are shared by all
+    SMs, as its size asks for (space.tail). epilogue_subtile: column slices
     the output tile is stored in. flatten: the tile and k loops are fused (tma). warp_specialize:
     how warps are split (wgmma). smem_a, smem_b, smem_c: shared-memory swizzle bytes (mma_sync).
     max_registers: compiler cap per thread, 0 for none.

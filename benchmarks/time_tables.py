@@ -1,11 +1,13 @@
 """Measured times of random configurations: what the time model and the searches are judged on.
 
-    python benchmarks/time_tables.py [--count 220] [--seconds 600] [--fitting] [--out DIR]
+    python benchmarks/time_tables.py [--count 220] [--pool 520] [--fitting] [--out DIR]
 
+A pool of configurations is drawn evenly from all that are legal for one of the problems and fit.
 For each of 20 problems of the suite (--fitting: of the four that coefficients may be fitted on),
-`count` configurations are drawn evenly from all that are legal and fit, compiled ahead in parallel
-and timed in a short steady stream. One file a problem in results/<gpu>/tables, of the form that
+the first `count` of the pool that are legal for it, compiled ahead in parallel, are timed in a
+short steady stream. One file a problem in results/<gpu>/tables, of the form that
 benchmarks/fit_time_model.py and benchmarks/search_replay.py read. A second run adds what lacks.
+--part 0/2, 1/2: every other problem, with a pool of its own, for two GPUs.
 """
 
 import argparse
@@ -24,6 +26,7 @@ from suite import FITTING
 from autoswizzle.config import GROUPED_SWIZZLES, GemmConfig
 from autoswizzle.errors import CandidateError
 from autoswizzle.hardware import Gpu, detect
+from autoswizzle.kernels.order import SQUARE_SWIZZLES
 from autoswizzle.laboratory import Laboratory
 from autoswizzle.problem import GemmProblem
 from autoswizzle.search.bench import Screening
@@ -32,10 +35,10 @@ from autoswizzle.simulator.resources import estimate, resident_blocks, why_infea
 from autoswizzle.space import branches, why_illegal
 
 SHAPES = (  # of the suite: large to small, every kind of it
-    "8192x8192x8192", "8192x4096x14336", "1024x57344x8192", "32768x8192x2048", "5632x5632x5632",
-    "2048x10240x8192", "8192x6144x4096", "2048x28672x4096", "512x128256x4096", "4096x4096x4096",
-    "8192x8192x1024", "16384x1024x1024", "3072x3072x3072", "1024x8192x8192", "1024x1024x16384",
-    "512x8192x28672", "3000x3000x3000", "128x28672x4096", "64x10240x8192", "16x4096x14336",
+    "8192x6144x4096", "5632x5632x5632", "2048x10240x8192", "2048x28672x4096", "8192x4096x4096",
+    "1024x28672x4096", "4096x4096x4096", "8192x8192x1024", "1024x8192x8192", "512x28672x4096",
+    "16384x1024x1024", "3072x3072x3072", "1024x1024x16384", "3000x3000x3000", "1024x6144x4096",
+    "128x28672x4096", "2048x2048x2048", "64x10240x8192", "128x6144x4096", "16x4096x14336",
 )  # fmt: skip
 MAX_DRAWS = 1_000_000
 AHEAD = 2  # problems whose configurations compile before their turn
@@ -43,10 +46,10 @@ TIMES = ("time_us", "low_us", "high_us")
 KEEP_EVERY = 25  # measurements between writes of the file
 
 
-def sample(problem: GemmProblem, gpu: Gpu, count: int, seed: int) -> list[GemmConfig]:
-    """Count configurations drawn evenly from all that are legal and are expected to fit."""
-    draw = random.Random(f"{problem} {seed}")
-    families = branches(problem, gpu)
+def drawn(problems: Sequence[GemmProblem], gpu: Gpu, count: int, seed: str) -> list[GemmConfig]:
+    """Count configurations drawn evenly from all that are legal and fit for one of the problems."""
+    draw = random.Random(seed)
+    families = branches(problems[0], gpu)
     sizes = [math.prod(map(len, tunables.values())) for tunables in families.values()]
     chosen: dict[GemmConfig, None] = {}
     for _ in range(MAX_DRAWS):
@@ -60,10 +63,20 @@ def sample(problem: GemmProblem, gpu: Gpu, count: int, seed: int) -> list[GemmCo
         if not grouped:
             del values["group_size"]
         config = GemmConfig(kernel=kernel, **values)
-        legal = why_illegal(config, problem, gpu) is None
-        if legal and resident_blocks(estimate(config, problem, gpu), gpu) > 0:
+        if fits(config, draw.choice(problems), gpu):
             chosen[config] = None
     return list(chosen)
+
+
+def fits(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> bool:
+    legal = why_illegal(config, problem, gpu) is None
+    return legal and resident_blocks(estimate(config, problem, gpu), gpu) > 0
+
+
+def compiled_as(config: GemmConfig, problem: GemmProblem, first: GemmProblem) -> GemmProblem:
+    """A problem that config compiles to the same kernel for: the first, for most orders."""
+    same = config.swizzle not in SQUARE_SWIZZLES and problem.aligned == first.aligned
+    return first if same else problem
 
 
 class Table:
@@ -96,17 +109,24 @@ class Table:
 
 
 def fill(
-    table: Table, configs: Sequence[GemmConfig], laboratory: Laboratory, ms: float, until: float
+    table: Table,
+    tasks: Sequence[tuple[GemmConfig, GemmProblem]],
+    laboratory: Laboratory,
+    ms: float,
+    until: float,
 ) -> None:
-    """Measure what table lacks of configs, until time.monotonic() is `until`."""
+    """Measure what table lacks, until time.monotonic() is `until`.
+
+    tasks: each configuration, and the problem it is compiled for.
+    """
     known = table.known()
-    for config in configs:
+    for config, compiled_for in tasks:
         if config in known:
             continue
         if time.monotonic() > until:
             break
         try:
-            resources = laboratory.compilers((config, table.problem))
+            resources = laboratory.compilers((config, compiled_for))
             why = why_infeasible(resources, laboratory.gpu)
             if why is not None:
                 raise CandidateError(why, "Infeasible")
@@ -129,8 +149,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--count", type=int, default=220)
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop measuring after them")
-    parser.add_argument("--screening-ms", type=float, default=15)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--screening-ms", type=float, default=8)
+    parser.add_argument("--pool", type=int, default=520)
+    parser.add_argument("--part", default="0/1", help="which problems, as 0/2")
     parser.add_argument("--dtype", default="bf16")
     parser.add_argument("--layout", default="nt")
     parser.add_argument("--fitting", action="store_true", help="the problems to fit on")
@@ -141,20 +162,29 @@ def main() -> None:
     folder = options.out or folder_of(gpu) / "tables"
     shapes = ["x".join(map(str, shape)) for shape in FITTING] if options.fitting else SHAPES
     texts = options.problems or [f"{shape}:{options.dtype}:{options.layout}" for shape in shapes]
-    problems = [GemmProblem.parse(text) for text in texts]
+    part, parts = map(int, options.part.split("/"))
+    problems = [GemmProblem.parse(text) for text in texts][part::parts]
     effort = replace(EFFORTS["standard"], name="tables", candidate_s=20.0)
     began = time.monotonic()
-    samples = {p: sample(p, gpu, options.count, options.seed) for p in problems}
+    pool = drawn(problems, gpu, options.pool, options.part)
+    tasks = {
+        problem: [
+            (config, compiled_as(config, problem, problems[0]))
+            for config in [config for config in pool if fits(config, problem, gpu)][: options.count]
+        ]
+        for problem in problems
+    }
     print(f"{len(problems)} problems sampled in {time.monotonic() - began:.0f} s", flush=True)
     with Laboratory(gpu, 0, effort, None) as laboratory:
         for index, problem in enumerate(problems):
             for following in problems[index : index + AHEAD]:
                 known = Table(following, gpu, folder).known()
-                tasks = [(c, following) for c in samples[following] if c not in known]
-                laboratory.compilers.prefetch(tasks)
+                laboratory.compilers.prefetch(
+                    [task for task in tasks[following] if task[0] not in known]
+                )
             table = Table(problem, gpu, folder)
             started = time.monotonic()
-            fill(table, samples[problem], laboratory, options.screening_ms, began + options.seconds)
+            fill(table, tasks[problem], laboratory, options.screening_ms, began + options.seconds)
             best = min((row["time_us"] for row in table.measurements), default=math.nan)
             print(
                 f"{problem!s:30} {len(table.measurements)} measured, {len(table.infeasible)} not, "

@@ -63,9 +63,9 @@ class Call:
 
     kernel: the jit function. args: its run-time arguments by parameter name (tensors, integers,
     host tensor descriptors). constants: its constexprs by name. options: of the compiler
-    (num_warps, num_stages, maxnreg). tiles: output tiles; the grid is tiles programs, or for a
-    persistent kernel as many as are resident at once, if that is fewer. scratch: memory of each
-    launch's own, left out of args.
+    (num_warps, num_stages, maxnreg). tiles: output tiles, or parts of them; the grid is tiles
+    programs, or for a persistent kernel as many as are resident at once, if that is fewer, and a
+    multiple of `multiple`. scratch: memory of each launch's own, left out of args.
     """
 
     kernel: Any
@@ -74,6 +74,7 @@ class Call:
     constants: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     persistent: bool = False
+    multiple: int = 1
     scratch: Scratch = Scratch()
 
     def arguments(self, device: "device") -> dict[str, Any]:

@@ -6,13 +6,14 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from autoswizzle.config import GemmConfig
 from autoswizzle.errors import LaunchError
+from autoswizzle.hardware import detect
 from autoswizzle.kernels.family import Call, Scratch
 from autoswizzle.kernels.order import log_side
 from autoswizzle.kernels.wgmma_parts import Plan
 from autoswizzle.kernels.wgmma_pipelined import pipelined
 from autoswizzle.kernels.wgmma_specialized import specialized
 from autoswizzle.problem import ALIGNMENT, GemmProblem
-from autoswizzle.space import grid
+from autoswizzle.space import consumers, grid, tail
 
 _GLUON_DTYPES = {"fp16": gl.float16, "bf16": gl.bfloat16, "fp32": gl.float32}
 _STORE_BUFFERS = 2  # one is written while the copy engine reads the other
@@ -30,6 +31,14 @@ def call(
     dtype, out_dtype = _GLUON_DTYPES[problem.dtype], _GLUON_DTYPES[problem.out_dtype]
     a_block = [plan.rows, plan.block_k]
     b_blocks = [[plan.block_k, piece] for piece in plan.pieces]
+    grid_m, grid_n = grid(config, problem)
+    num_sms = detect(a.device.index).num_sms if a.is_cuda else 1
+    whole, together, parts = grid_m * grid_n, 1, 1
+    if config.stream_k:
+        whole, together, parts = tail(config, problem, num_sms)
+    elif config.split_k > 1:
+        whole, parts = 0, config.split_k
+    units = -(-(grid_m * grid_n - whole) // together) * parts
     args = {
         "a_desc": _descriptor("a", a, a_block, dtype, plan.a_transposed),
         "b_desc": _descriptor("b", b, b_blocks[0], dtype, plan.b_transposed),
@@ -40,27 +49,27 @@ def call(
         "k": problem.k,
         "group_size": config.group_size,
     }
-    grid_m, grid_n = grid(config, problem)
-    items = grid_m * grid_n * plan.splits
-    split = plan.splits > 1
+    if config.warp_specialize != "none":
+        args |= {"whole": whole, "together": together, "parts": parts}
     return Call(
         kernel=pipelined if config.warp_specialize == "none" else specialized,
         args=args,
-        tiles=items,
+        tiles=num_sms if config.stream_k and whole else whole + units,
+        multiple=1 if config.stream_k else parts,
         constants={"plan": plan.on_device()},
         options={"num_warps": config.num_warps},
         persistent=True,
         scratch=Scratch(
-            counter=1 + grid_m * grid_n * plan.shares if split else int(plan.dynamic),
-            partials=items * config.block_m * config.block_n if split else 0,
+            counter=1 + units * plan.shares if plan.divided else int(plan.dynamic),
+            partials=max(1, units) * config.block_m * config.block_n if plan.divided else 0,
         ),
     )
 
 
 def _plan(config: GemmConfig, problem: GemmProblem) -> Plan:
-    shares = 2 if config.warp_specialize == "cooperative" and config.num_warps == 4 else 1
+    shares = consumers(config) if config.warp_specialize == "cooperative" else 1
     alternate = 2 if config.warp_specialize == "pingpong" else 1
-    pieces = (config.block_n,) if config.block_n & (config.block_n - 1) == 0 else (128, 64)
+    pieces = _pieces(config.block_n, 128 if shares == 3 else 256)
     rows = config.block_m // shares
     step_bytes = (config.block_m + config.block_n) * config.block_k * problem.itemsize
     return Plan(
@@ -83,10 +92,16 @@ def _plan(config: GemmConfig, problem: GemmProblem) -> Plan:
         swizzle=config.swizzle,
         log_side=log_side(config.swizzle, *grid(config, problem)),
         dynamic=config.scheduling == "dynamic",
-        splits=config.split_k,
-        consumer_registers=240,
+        divided=config.split_k > 1 or config.stream_k,
+        consumer_registers=160 if shares == 3 else 240,
         producer_registers=24,
     )
+
+
+def _pieces(block_n: int, widest: int) -> tuple[int, ...]:
+    """Powers of two that make up block_n, at most `widest` each, the wider first."""
+    first = min(widest, 1 << (block_n.bit_length() - 1))
+    return (first,) if first == block_n else (first, block_n - first)
 
 
 def _descriptor(

@@ -29,7 +29,7 @@ class Plan:
     pieces: widths that block_n is made of, each a power of two. shares: consumers (or parts) that
     the rows of a tile are split among; rows: of one share. alternate: consumers that take turns
     tile by tile. stores: shared-memory buffers a consumer stores through, store_n columns each.
-    splits: parts that the k steps of a tile are split among, each a work item of its own.
+    divided: k steps of some tiles are split into parts, each a work item of its own (wgmma_split).
     """
 
     block_m: int
@@ -51,7 +51,7 @@ class Plan:
     swizzle: str
     log_side: int
     dynamic: bool
-    splits: int
+    divided: bool
     consumer_registers: int
     producer_registers: int
 

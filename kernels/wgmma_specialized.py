@@ -27,19 +27,20 @@ from autoswizzle.kernels.wgmma_parts import (
     tile_start,
     wait_for,
 )
-from autoswizzle.kernels.wgmma_split import add_partials, work_of
+from autoswizzle.kernels.wgmma_split import store_part, work_end, work_of
 
 QUEUE = gl.constexpr(4)  # tiles the producer may be ahead of a consumer, in dynamic scheduling
 
 
-@gluon.jit(do_not_specialize=["m", "n", "k", "group_size"])
+@gluon.jit(do_not_specialize=["m", "n", "k", "group_size", "whole", "together", "parts"])
 def specialized(
-    a_desc, b_desc, tail_desc, c_desc, counter, partials, m, n, k, group_size, plan: gl.constexpr
-):
+    a_desc, b_desc, tail_desc, c_desc, counter, partials, m, n, k, group_size,
+    whole, together, parts, plan: gl.constexpr,
+):  # fmt: skip
     """C tiles by one producer warp and one or two consumers of plan.warps warps each.
 
-    counter: int32 zeros: one that hands out work items if plan.dynamic, then, if plan.splits > 1,
-    tickets (wgmma_split).
+    counter: int32 zeros: one that hands out work items if plan.dynamic, then, if plan.divided,
+    flags. whole, together, parts: how the tiles are divided (wgmma_split).
     """
     a_s, b_s = allocate_ring(a_desc, b_desc, tail_desc, plan)
     consumers: gl.constexpr = max(plan.shares, plan.alternate)
@@ -60,42 +61,53 @@ def specialized(
     fence_async_shared()
     mbarrier.arrive(turn.index(0), count=1)  # the first consumer goes first
     shape = (m, n, k, group_size)
+    division = (whole, together, parts)
     ring = (a_s, b_s, full, empty)
     inputs = (a_desc, b_desc, tail_desc)
     outputs = (c_desc, c_s, partials, counter)
     if consumers == 1:
         gl.warp_specialize(
             [
-                (_consume, (outputs, ring, turn, queue, shape, 0, plan)),
-                (_produce, (inputs, ring, queue, counter, shape, plan)),
+                (_consume, (outputs, ring, turn, queue, shape, division, 0, plan)),
+                (_produce, (inputs, ring, queue, counter, shape, division, plan)),
             ],
             [1],
             [plan.producer_registers],
         )
-    else:
+    elif consumers == 2:
         gl.warp_specialize(
             [
-                (_consume, (outputs, ring, turn, queue, shape, 0, plan)),
-                (_consume, (outputs, ring, turn, queue, shape, 1, plan)),
-                (_produce, (inputs, ring, queue, counter, shape, plan)),
+                (_consume, (outputs, ring, turn, queue, shape, division, 0, plan)),
+                (_consume, (outputs, ring, turn, queue, shape, division, 1, plan)),
+                (_produce, (inputs, ring, queue, counter, shape, division, plan)),
             ],
             [plan.warps, 1],
             [plan.consumer_registers, plan.producer_registers],
         )
+    else:
+        gl.warp_specialize(
+            [
+                (_consume, (outputs, ring, turn, queue, shape, division, 0, plan)),
+                (_consume, (outputs, ring, turn, queue, shape, division, 1, plan)),
+                (_consume, (outputs, ring, turn, queue, shape, division, 2, plan)),
+                (_produce, (inputs, ring, queue, counter, shape, division, plan)),
+            ],
+            [plan.warps, plan.warps, 1],
+            [plan.consumer_registers, plan.consumer_registers, plan.producer_registers],
+        )
 
 
 @gluon.jit
-def _produce(inputs, ring, queue, counter, shape, plan: gl.constexpr):
+def _produce(inputs, ring, queue, counter, shape, division, plan: gl.constexpr):
     """The producer warp: loads every k step of this program's tiles, and hands out tiles."""
-    m, n, k, _ = shape
     empty = ring[3]
-    items = gl.cdiv(m, plan.block_m) * gl.cdiv(n, plan.block_n) * plan.splits
+    items = work_end(shape, division, plan)
     slot = 0
     phase = 1
     index = gl.program_id(0)
     taken = 0
     while index < items:
-        tile, first, end = work_of(index, k, plan)
+        tile, first, end = work_of(index, shape, division, plan)
         row, col = tile_start(tile, shape, plan)
         for step in range(first, end):
             mbarrier.wait(empty.index(slot), phase)
@@ -139,28 +151,25 @@ def _next_tile(queue, place, plan: gl.constexpr):
 
 
 @gluon.jit
-def _consume(outputs, ring, turn, queue, shape, SELF: gl.constexpr, plan: gl.constexpr):
+def _consume(outputs, ring, turn, queue, shape, division, SELF: gl.constexpr, plan: gl.constexpr):
     """Consumer SELF: multiplies and stores its share of each tile, or each tile in its turn."""
-    m, n, k, _ = shape
     c_desc, c_s, partials, counter = outputs
     _, _, full, empty = ring
-    share: gl.constexpr = SELF if plan.shares == 2 else 0
-    items = gl.cdiv(m, plan.block_m) * gl.cdiv(n, plan.block_n) * plan.splits
-    steps = gl.cdiv(k, plan.block_k)
+    share: gl.constexpr = SELF if plan.shares > 1 else 0
+    items = work_end(shape, division, plan)
     zero = accumulators(plan)
     slot = 0
     phase = 0
     place = 0
     index = gl.program_id(0)
     if plan.alternate == 2 and SELF == 1:
-        slot, phase = skip(slot, phase, steps, plan.stages)
+        _other, first, end = work_of(index, shape, division, plan)  # the other consumer's
+        slot, phase = skip(slot, phase, end - first, plan.stages)
         place = 1
         index = _next_tile(queue, 1, plan)
     turns = 0
     while index < items:
-        tile, first, end = work_of(index, k, plan)
-        row, col = tile_start(tile, shape, plan)
-        row += share * plan.rows
+        tile, first, end = work_of(index, shape, division, plan)
         if plan.alternate == 2:
             mbarrier.wait(turn.index(SELF), turns & 1)
         accs = zero
@@ -174,13 +183,19 @@ def _consume(outputs, ring, turn, queue, shape, SELF: gl.constexpr, plan: gl.con
             mbarrier.arrive(turn.index(1 - SELF), count=1)
         sums = wait_for(accs, 0, plan)
         mbarrier.arrive(empty.index(before(slot, plan.stages)), count=1)
-        if plan.splits == 1:
+        row, col = tile_start(tile, shape, plan)
+        row += share * plan.rows
+        if not plan.divided or index < division[0]:
             store_tile(sums, c_desc, c_s, SELF * plan.stores, row, col, plan)
         else:
-            add_partials(sums, c_desc, c_s, partials, counter + 1, index, share, row, col, plan)
+            store_part(
+                sums, c_desc, c_s, SELF * plan.stores, partials, counter + 1, index, share, row,
+                col, shape, division, plan,
+            )  # fmt: skip
         turns += 1
-        if plan.alternate == 2:
-            slot, phase = skip(slot, phase, steps, plan.stages)
+        if plan.alternate == 2:  # tiles that are handed out dynamically are all alike
+            _other, first, end = work_of(index + gl.num_programs(0), shape, division, plan)
+            slot, phase = skip(slot, phase, end - first, plan.stages)
         place += plan.alternate
         index = _next_tile(queue, place, plan)
     tma_store_wait(0)

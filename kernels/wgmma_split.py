@@ -1,8 +1,15 @@
-"""Split k in the wgmma kernel: partial sums in memory, added by whoever finishes a tile last.
+"""Split k in the wgmma kernel: partial sums in memory, added by whoever computes a tile's end.
 
-A work item is one part of a tile's k steps; items of a tile are neighbours, so that they run at the
-same time and their partial sums are still in the L2. The parts are added in order of k whoever is
-last: the result does not depend on timing.
+A division (whole, together, parts) of the tiles makes each of the first `whole` a work item of its
+own. After them, every `together` tiles are shared by `parts` units, which cut their k steps, laid
+end to end, into equal ranges: one tile among several units (split_k), or two tiles among three, for
+example (stream_k, where a unit may have parts of two tiles; it has no more, as together < parts).
+
+A unit computes the part that ends inside a tile first, and leaves its sums in memory. The unit that
+computes a tile's end adds what lower units of its group left. It waits for lower units alone, which
+lower programs compute in the same round (the grid is a multiple of `parts`), or the same program
+before: as programs start in order, no wait is for a program that can't start. Sums are added in a
+fixed order: the result does not depend on timing.
 """
 
 from triton.experimental import gluon
@@ -13,46 +20,108 @@ from autoswizzle.kernels.wgmma_parts import sliced, store_slice
 
 
 @gluon.jit
-def work_of(index, k, plan: gl.constexpr):
-    """(tile index, first k step, k step after the last) of the index-th work item."""
-    steps = gl.cdiv(k, plan.block_k)
-    if plan.splits == 1:
-        tile, first, end = index, 0, steps
-    else:
-        tile = index // plan.splits
-        split = index % plan.splits
-        first = steps * split // plan.splits
-        end = steps * (split + 1) // plan.splits
+def work_end(shape, division, plan: gl.constexpr):
+    """The index at which this program's work items end; shape is (m, n, k, group_size)."""
+    end = _tiles(shape, plan)
+    if plan.divided:
+        whole, together, parts = division
+        end = whole + gl.cdiv(end - whole, together) * parts
+        unit = gl.program_id(0)
+        if together > 1 and whole + unit < end:
+            _, first, stop, steps = _range(unit, shape, division, plan)
+            if (stop - 1) // steps > first // steps:
+                end += gl.num_programs(0)
+    return end
+
+
+@gluon.jit
+def work_of(index, shape, division, plan: gl.constexpr):
+    """(tile index, first k step, k step after the last) of a program's work item."""
+    tile, first, end = index, 0, gl.cdiv(shape[2], plan.block_k)
+    if plan.divided and index >= division[0]:
+        unit, again = _unit(index, division)
+        base, start, stop, steps = _range(unit, shape, division, plan)
+        local = start // steps if again else (stop - 1) // steps
+        tile = base + local
+        first = max(start - local * steps, 0)
+        end = min(stop - local * steps, steps)
     return tile, first, end
 
 
 @gluon.jit
-def add_partials(
-    sums, c_desc, c_s, partials, tickets, index, SHARE: gl.constexpr, row, col, plan: gl.constexpr
-):
-    """Leaves a share's sums of work item `index` in partials; the last of the tile adds and stores.
+def store_part(
+    sums, c_desc, c_s, FIRST: gl.constexpr, partials, flags, index, SHARE: gl.constexpr, row, col,
+    shape, division, plan: gl.constexpr,
+):  # fmt: skip
+    """Leaves a share's sums of a part for others, or adds what they left and stores the tile.
 
-    partials: fp32, a block of rows x block_n for each work item and share. tickets: int32 zeros,
-    one for each tile and share; zeros again afterwards.
+    partials: fp32, a block of rows x block_n for each unit and share. flags: int32 zeros, one for
+    each unit and share, set when its block is there.
     """
-    tile = index // plan.splits
+    unit, again = _unit(index, division)
+    _, start, stop, steps = _range(unit, shape, division, plan)
+    local = start // steps if again else (stop - 1) // steps
     size: gl.constexpr = plan.rows * plan.block_n
     slices = sliced(sums, plan)
-    mine = partials + (gl.cast(index, gl.int64) * plan.shares + SHARE) * size
-    for i in gl.static_range(len(slices)):
-        gl.store(mine + _offsets(slices[i], i, plan), slices[i])
-    barrier()  # the ticket says that every warp's sums are there
-    ticket = tickets + tile * plan.shares + SHARE
-    if gl.atomic_add(ticket, 1, sem="acq_rel") == plan.splits - 1:
-        gl.store(ticket, 0)
-        first = (gl.cast(tile, gl.int64) * plan.splits * plan.shares + SHARE) * size
+    if stop < (local + 1) * steps:
+        mine = partials + (gl.cast(unit, gl.int64) * plan.shares + SHARE) * size
         for i in gl.static_range(len(slices)):
-            offsets = _offsets(slices[i], i, plan)
-            total = gl.load(partials + first + offsets, cache_modifier=".cg")
-            for split in gl.static_range(1, plan.splits):
-                at = first + split * plan.shares * size
-                total += gl.load(partials + at + offsets, cache_modifier=".cg")
-            store_slice(total, c_desc, c_s, SHARE * plan.stores, i, row, col, plan)
+            gl.store(mine + _offsets(slices[i], i, plan), slices[i])
+        barrier()  # the flag says that every warp's sums are there
+        gl.atomic_add(flags + unit * plan.shares + SHARE, 1, sem="release")
+    else:
+        part = unit % division[2]
+        total = _total(unit, shape, division, plan)
+        earliest = unit - part + gl.cdiv(division[2] * (local * steps + 1), total) - 1
+        for other in range(earliest, unit):
+            flag = flags + other * plan.shares + SHARE
+            there = gl.atomic_add(flag, 0, sem="acquire")
+            while there == 0:
+                there = gl.atomic_add(flag, 0, sem="acquire")
+        for i in gl.static_range(len(slices)):
+            values = slices[i]
+            offsets = _offsets(values, i, plan)
+            for other in range(earliest, unit):
+                left = partials + (gl.cast(other, gl.int64) * plan.shares + SHARE) * size
+                values += gl.load(left + offsets, cache_modifier=".cg")
+            store_slice(values, c_desc, c_s, FIRST, i, row, col, plan)
+
+
+@gluon.jit
+def _tiles(shape, plan: gl.constexpr):
+    return gl.cdiv(shape[0], plan.block_m) * gl.cdiv(shape[1], plan.block_n)
+
+
+@gluon.jit
+def _unit(index, division):
+    """The unit of a work item, and whether it is the unit's second part."""
+    whole, together, _ = division
+    unit = index - whole
+    again = False
+    if together > 1:
+        again = unit >= gl.num_programs(0)
+        if again:
+            unit -= gl.num_programs(0)
+    return unit, again
+
+
+@gluon.jit
+def _total(unit, shape, division, plan: gl.constexpr):
+    """The k steps that a unit's group shares."""
+    whole, together, parts = division
+    left = _tiles(shape, plan) - whole - unit // parts * together
+    return min(together, left) * gl.cdiv(shape[2], plan.block_k)
+
+
+@gluon.jit
+def _range(unit, shape, division, plan: gl.constexpr):
+    """(first tile of a unit's group, the unit's first k step there, its stop, steps of a tile)."""
+    whole, together, parts = division
+    total = _total(unit, shape, division, plan)
+    part = unit % parts
+    base = whole + unit // parts * together
+    steps = gl.cdiv(shape[2], plan.block_k)
+    return base, total * part // parts, total * (part + 1) // parts, steps
 
 
 @gluon.jit

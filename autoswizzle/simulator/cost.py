@@ -14,7 +14,7 @@ from autoswizzle.config import GemmConfig
 from autoswizzle.hardware import WARP_SIZE, Gpu
 from autoswizzle.problem import GemmProblem
 from autoswizzle.simulator.resources import copies_asynchronously, uses_wgmma
-from autoswizzle.space import grid
+from autoswizzle.space import grid, tail
 
 MMA_SYNC_SHARE = 0.6  # of what wgmma reaches, on GPUs that have it
 # Bytes an SM reads from shared memory while its tensor cores do one 16-bit operation: 128 a cycle
@@ -62,7 +62,7 @@ class Coefficients:
 FITTED = Coefficients(
     pointer=0.95, tma=0.67, mma_sync=0.49, none=1.06, cooperative=1.06, pingpong=1.07,
     serial_share=0.74, step_us=0.008, load_latency_us=0.95, l2_share=1.05, l2_overlap=10.0,
-    dram_overlap=2.5, store_bytes_per_sm_us=75_000, partial_bytes_per_sm_us=14_000,
+    dram_overlap=2.5, store_bytes_per_sm_us=75_000, partial_bytes_per_sm_us=50_000,
     spill_bytes_per_sm_us=50_000,
 )  # fmt: skip
 
@@ -103,11 +103,13 @@ def terms(
     spill_bytes: of a thread.
     """
     grid_m, grid_n = grid(config, problem)
-    items = problem.batch * grid_m * grid_n * config.split_k
-    rounds = -(-items // (blocks * gpu.num_sms))
+    phases = _phases(config, problem, gpu)
+    rounds = sum(-(-phase.items // (blocks * gpu.num_sms)) for phase in phases)
     touched = (problem.m * grid_n + problem.n * grid_m) * problem.batch * problem.k
     kept_up = gpu.sustained
-    arithmetic = _arithmetic(config, problem, gpu, blocks, items, spill_bytes, fitted)
+    arithmetic = sum(
+        _arithmetic(config, problem, gpu, blocks, phase, spill_bytes, fitted) for phase in phases
+    )
     dram = (dram_read_bytes + dram_write_bytes(problem)) / (kept_up.dram_gbs * 1e3)
     l2 = touched * problem.itemsize / (fitted.l2_share * kept_up.l2_gbs * 1e3)
     on_chip = _together(arithmetic, l2, fitted.l2_overlap)
@@ -122,9 +124,34 @@ def terms(
         hidden=bound - (arithmetic + dram + l2),
         prologue=fitted.load_latency_us,
         epilogue=exposed * store_us,
-        reduction=rounds * blocks * _partials(config) * tile * 4 / fitted.partial_bytes_per_sm_us,
+        reduction=sum(_partials(phase, blocks, gpu) for phase in phases)
+        * tile
+        * 4
+        / fitted.partial_bytes_per_sm_us,
         launch=kept_up.launch_us,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Work items of equal k steps; a tile is made of `parts`."""
+
+    items: int
+    steps: int
+    parts: float
+
+
+def _phases(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> list[Phase]:
+    """The work items in the order they are taken."""
+    grid_m, grid_n = grid(config, problem)
+    tiles = problem.batch * grid_m * grid_n
+    steps = -(-problem.k // config.block_k)
+
+    if not config.stream_k:
+        return [Phase(tiles * config.split_k, -(-steps // config.split_k), config.split_k)]
+    whole, together, parts = tail(config, problem, gpu.num_sms)
+    shared = -(-(tiles - whole) // together) * parts
+    return [Phase(whole, steps, 1), Phase(shared, -(-steps * together // parts), parts / together)]
 
 
 def dram_write_bytes(problem: GemmProblem) -> int:
@@ -137,7 +164,7 @@ def _arithmetic(
     problem: GemmProblem,
     gpu: Gpu,
     blocks: int,
-    items: int,
+    phase: Phase,
     spill_bytes: int,
     fitted: Coefficients,
 ) -> float:
@@ -145,7 +172,6 @@ def _arithmetic(
 
     A round takes as long as its products, or as the loads of a block over the k steps in flight.
     """
-    steps = -(-problem.k // config.block_k // config.split_k)
     spilled = 2 * spill_bytes * WARP_SIZE * config.num_warps
     step = _step(config, problem, gpu, fitted) + fitted.step_us
     step += spilled / fitted.spill_bytes_per_sm_us
@@ -159,9 +185,9 @@ def _arithmetic(
             return max(resident * step, load + step)
         return _together(resident * step, load / ahead, fitted.l2_overlap)
 
-    whole, rest = divmod(items, blocks * gpu.num_sms)
+    whole, rest = divmod(phase.items, blocks * gpu.num_sms)
     last = -(-rest // gpu.num_sms)
-    return steps * (whole * round_us(blocks) + (round_us(last) if rest else 0))
+    return phase.steps * (whole * round_us(blocks) + (round_us(last) if rest else 0))
 
 
 def _step(config: GemmConfig, problem: GemmProblem, gpu: Gpu, fitted: Coefficients) -> float:
@@ -196,6 +222,8 @@ def _together(one: float, other: float, overlap: float) -> float:
     return float(longest * (1 + (min(one, other) / longest) ** overlap) ** (1 / overlap))
 
 
-def _partials(config: GemmConfig) -> int:
-    """Partial sums of a tile that the last of its items moves: its own, then all are added."""
-    return 1 + config.split_k if config.split_k > 1 else 0
+def _partials(phase: Phase, blocks: int, gpu: Gpu) -> float:
+    """Partial sums of tiles that an SM moves: it writes its own, or adds those of a tile."""
+    if phase.parts == 1:
+        return 0
+    return -(-phase.items // (blocks * gpu.num_sms)) * blocks * phase.parts

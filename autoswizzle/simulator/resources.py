@@ -8,6 +8,7 @@ from autoswizzle.errors import ConfigError
 from autoswizzle.hardware import REGISTER_UNIT, WARP_SIZE, Gpu
 from autoswizzle.problem import GemmProblem
 from autoswizzle.smem import tile_layout, warp_grid
+from autoswizzle.space import consumers
 
 MAX_REGISTERS = 255  # of a thread, sm_80 to sm_120 [CPG]
 MAX_BLOCK_WARPS = 32  # of a block, sm_80 to sm_120 [CPG]
@@ -142,9 +143,10 @@ def _wgmma(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources:
     else:
         shared += 124 if config.num_warps == 8 else 176
     shared += config.num_stages * BARRIER_BYTES + dynamic * 136
-    # Eight consumer warps and a producer, in warp groups of four: they start with the registers an
-    # SM has for three groups, and trade them afterwards.
-    return Resources(168, shared, 12)
+    # Consumers and a producer, in warp groups of four: they start with the registers an SM has for
+    # that many groups, and trade them afterwards.
+    warps = consumers(config) * config.num_warps + 4
+    return Resources(gpu.limits.registers // (WARP_SIZE * warps) // 8 * 8, shared, warps)
 
 
 def _mma_sync(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources:

@@ -3,7 +3,7 @@
 from autoswizzle.space.families import FAMILIES, GROUP_SIZES, Family
 from autoswizzle.space.legality import MAX_GROUP_SIZE, why_illegal
 from autoswizzle.space.listing import branches, candidates, default_config, orders, tiles
-from autoswizzle.space.rules import MAX_REGISTERS, grid
+from autoswizzle.space.rules import MAX_REGISTERS, consumers, grid, tail
 
 __all__ = [
     "FAMILIES",
@@ -13,9 +13,11 @@ __all__ = [
     "Family",
     "branches",
     "candidates",
+    "consumers",
     "default_config",
     "grid",
     "orders",
+    "tail",
     "tiles",
     "why_illegal",
 ]

@@ -66,7 +66,7 @@ FAMILIES: Mapping[str, Family] = {
         capabilities=(90,),
         dtypes=("fp16", "bf16", "fp32"),
         tunables={
-            "block_m": (64, 128, 256),
+            "block_m": (64, 128, 192, 256),
             "block_n": (64, 128, 192, 256),
             "block_k": (32, 64, 128),
             "num_warps": (4, 8),
@@ -77,6 +77,7 @@ FAMILIES: Mapping[str, Family] = {
             "scheduling": SCHEDULINGS,
             "epilogue_subtile": (1, 2, 3, 4, 6),
             "split_k": (1, 2, 3, 4, 6, 8),
+            "stream_k": (False, True),
             "warp_specialize": WARP_SPECIALIZE,
         },
         rules=(

@@ -1,5 +1,7 @@
 """Rules of legality: each says why a configuration can't run a problem on a GPU, or None."""
 
+import math
+
 from autoswizzle.config import GemmConfig
 from autoswizzle.errors import ArgumentError
 from autoswizzle.hardware import Gpu
@@ -11,12 +13,54 @@ MAX_REGISTERS = 255  # a thread can have
 MAX_ACCUMULATORS = 256  # fp32 accumulators a thread can hold (255 registers a thread)
 MAX_SPLIT_K = 32  # partial sums of a tile that its last program adds
 MAX_SPLIT_ADDED = 64  # of a slice of the tile, beside their addresses: 128 spills, ptxas 12.8
+# Tiles of the last wave, and the SMs that share them: 1/8 to 4/5 of a wave.
+TAIL_SHARES = tuple(
+    (tiles, parts)
+    for tiles in range(1, 5)
+    for parts in range(tiles + 1, 9)
+    if math.gcd(tiles, parts) == 1
+)
+ADDED_STEPS = 4  # k steps as long as writing or adding a tile's partial sums takes (about 4 us)
 MAX_SPLIT_WAVES = 8  # work items an SM, when k is split: a larger grid needs no split
 
 
 def grid(config: GemmConfig, problem: GemmProblem) -> tuple[int, int]:
     """Tiles along m and along n."""
     return -(-problem.m // config.block_m), -(-problem.n // config.block_n)
+
+
+def consumers(config: GemmConfig) -> int:
+    """Groups of num_warps warps that multiply in a wgmma kernel, sharing a tile or by turns."""
+    if config.warp_specialize == "cooperative" and config.num_warps == 4:
+        return 3 if config.block_m == 192 else 2
+    return 2 if config.warp_specialize == "pingpong" else 1
+
+
+def tail(config: GemmConfig, problem: GemmProblem, num_sms: int) -> tuple[int, int, int]:
+    """How stream_k divides the tiles: (tiles of whole waves, then how many among how many SMs).
+
+    Every few tiles of the last, partial wave are shared by a few SMs more, each with an equal part
+    of their k steps: the same parts in every group, so that the groups still meet in the L2. The
+    choice is the one whose longest part and partial sums take the fewest k steps; (tiles, 1, 1)
+    where sharing saves nothing.
+    """
+    grid_m, grid_n = grid(config, problem)
+    rest = grid_m * grid_n % num_sms
+    steps = -(-problem.k // config.block_k)
+
+    def cost(shared: tuple[int, int]) -> int:
+        tiles, parts = shared
+        return -(-tiles * steps // parts) + ADDED_STEPS * -(-parts // tiles)
+
+    fits = [
+        (tiles, parts)
+        for tiles, parts in TAIL_SHARES
+        if -(-rest // tiles) * parts <= num_sms and parts <= tiles * steps
+    ]
+    best = min(fits, key=cost, default=(1, 1))
+    if rest == 0 or cost(best) >= steps:
+        return grid_m * grid_n, 1, 1
+    return grid_m * grid_n - rest, *best
 
 
 def power_of_two_blocks(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
@@ -115,9 +159,11 @@ def wgmma_operands(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | 
 
 
 def wgmma_tile(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
-    """block_n 192 is made of 128 and 64 columns; slices of it must not straddle the two."""
-    if config.block_m not in (64, 128, 256):
-        return f"wgmma needs block_m 64, 128 or 256, got {config.block_m}"
+    """block_n 192 is made of 128 and 64 columns; slices of it must not straddle the two. The rows
+    of block_m 192 are shared by three consumers.
+    """
+    if config.block_m not in (64, 128, 192, 256):
+        return f"wgmma needs block_m 64, 128, 192 or 256, got {config.block_m}"
     if config.block_n not in (32, 64, 128, 192, 256):
         return f"wgmma needs block_n 32, 64, 128, 192 or 256, got {config.block_n}"
     slices = (3, 6) if config.block_n == 192 else (1, 2, 4, 8)
@@ -132,18 +178,28 @@ def wgmma_tile(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None
 
 
 def wgmma_split(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
-    """Partial sums are kept for every work item, and added by the last of a tile."""
-    if config.split_k == 1:
+    """Partial sums are kept for every part of a tile but the last, which adds them."""
+    if config.split_k == 1 and not config.stream_k:
         return None
-    if config.warp_specialize != "cooperative":
-        return f"wgmma needs warp_specialize cooperative to split k, got {config.warp_specialize}"
-    steps = -(-problem.k // config.block_k)
-    if config.split_k > min(steps, MAX_SPLIT_K):
-        return f"split_k must be in 1..{min(steps, MAX_SPLIT_K)}, got {config.split_k}"
-    threads = 8 * 32  # of the consumers, one of 8 warps or two of 4
+    if config.warp_specialize == "none":
+        return "wgmma needs warp_specialize cooperative or pingpong to split k, got none"
+    threads = 32 * config.num_warps * consumers(config)
     added = config.block_m * config.block_n // config.epilogue_subtile // threads
     if added > MAX_SPLIT_ADDED:
         return f"a thread must add <= {MAX_SPLIT_ADDED} partial sums at once, got {added}"
+    if config.stream_k:
+        if config.split_k != 1:
+            return f"split_k must be 1 with stream_k, got {config.split_k}"
+        if config.scheduling != "static":
+            return f"scheduling must be static with stream_k, got {config.scheduling}"
+        if tail(config, problem, gpu.num_sms)[2] == 1:
+            return "stream_k must have a partial last wave that gets shorter, got none"
+        return None
+    if config.warp_specialize != "cooperative":
+        return f"wgmma needs warp_specialize cooperative for split_k, got {config.warp_specialize}"
+    steps = -(-problem.k // config.block_k)
+    if config.split_k > min(steps, MAX_SPLIT_K):
+        return f"split_k must be in 1..{min(steps, MAX_SPLIT_K)}, got {config.split_k}"
     grid_m, grid_n = grid(config, problem)
     items, most = grid_m * grid_n * config.split_k, MAX_SPLIT_WAVES * gpu.num_sms
     if items > most:
@@ -157,14 +213,20 @@ def wgmma_warps(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | Non
         return f"wgmma needs num_warps 4 or 8, got {config.num_warps}"
     if config.warp_specialize == "pingpong" and config.num_warps != 4:
         return f"wgmma needs num_warps 4 for pingpong, got {config.num_warps}"
-    halved = config.warp_specialize == "cooperative" and config.num_warps == 4
-    rows = config.block_m // (2 if halved else 1)
+    if config.block_m == 192 and consumers(config) != 3:
+        return (
+            "wgmma needs num_warps 4 and warp_specialize cooperative for block_m 192, got "
+            f"{config.num_warps} and {config.warp_specialize}"
+        )
+    shares = consumers(config) if config.warp_specialize == "cooperative" else 1
+    rows = config.block_m // shares
     if rows < 16 * config.num_warps:
         return (
             f"wgmma needs 64 rows for every 4 warps, got {rows} rows for {config.num_warps} warps"
         )
     held = rows * config.block_n // (32 * config.num_warps)
-    limit = 128 if config.warp_specialize == "none" else 192  # without spills, ptxas 12.8
+    # Without spills, ptxas 12.8: unspecialised warps and three consumers have fewer registers.
+    limit = 128 if config.warp_specialize == "none" or shares == 3 else 192
     if held > limit:
         return f"wgmma needs <= {limit} accumulators a thread, got {held}"
     return None

@@ -19,7 +19,7 @@ import torch
 from autoswizzle.config import SWIZZLES, GemmConfig
 from autoswizzle.hardware import find_gpu
 from autoswizzle.problem import GemmProblem
-from autoswizzle.space import why_illegal
+from autoswizzle.space import tail, why_illegal
 
 pytestmark = [
     pytest.mark.gpu,
@@ -38,6 +38,8 @@ TILES = [
     ("cooperative", 4, 256, 128, 4, 4),
     ("cooperative", 4, 256, 192, 6, 3),
     ("cooperative", 4, 128, 192, 3, 4),
+    ("cooperative", 4, 192, 256, 4, 3),
+    ("cooperative", 4, 192, 128, 2, 4),
     ("cooperative", 8, 128, 256, 4, 4),
     ("pingpong", 4, 128, 128, 2, 5),
     ("pingpong", 4, 64, 256, 4, 4),
@@ -70,13 +72,9 @@ def layouts_in_full() -> list[tuple[GemmConfig, GemmProblem, str]]:
     for tile in TILES:
         problem = GemmProblem(1000, 520, 328, "fp32", "nt", precision="tf32", aligned=True)
         config = config_of(tile, block_k=32, epilogue_subtile=6 if tile[3] == 192 else 4)
-        cases.append(
-            (
-                replace(config, num_stages=min(config.num_stages, 2 if tile[3] == 192 else 3)),
-                problem,
-                "bound",
-            )
-        )
+        stages = 2 if 192 in tile[2:4] else 3  # C is of 32 bits too
+        config = replace(config, num_stages=min(config.num_stages, stages))
+        cases.append((config, problem, "bound"))
     return cases
 
 
@@ -112,6 +110,25 @@ def pairwise() -> list[tuple[GemmConfig, GemmProblem, str]]:
     return cases
 
 
+def shared_last_waves() -> list[tuple[GemmConfig, GemmProblem, str]]:
+    """Partial last waves that stream_k makes shorter: after whole ones and alone, of few tiles and
+    of most of a wave.
+    """
+    cases = []
+    for tile in (tile for tile in TILES if tile[0] != "none"):
+        config = config_of(tile, stream_k=True)
+        for tiles, k, check in (
+            ((14, 11), 3000, "exact"), ((5, 9), 2048, "overlap"), ((11, 8), 4160, "exact"),
+            ((20, 11), 2100, "bound"),
+        ):  # fmt: skip
+            extents = tiles[0] * config.block_m - 5, tiles[1] * config.block_n - 8, k
+            problem = GemmProblem(*extents, "bf16", "nt" if check == "exact" else "nn")
+            problem = replace(problem, aligned=True)
+            if tail(config, problem, H200.num_sms)[2] > 1:
+                cases.append((config, problem, check))
+    return cases
+
+
 def overlapping() -> list[tuple[GemmConfig, GemmProblem, str]]:
     problem = GemmProblem(2000, 3000, 400, "bf16", "nt", aligned=True)
     return [
@@ -133,7 +150,7 @@ def split() -> list[tuple[GemmConfig, GemmProblem, str]]:
     return cases
 
 
-CASES = [*layouts_in_full(), *pairwise(), *split(), *overlapping()]
+CASES = [*layouts_in_full(), *pairwise(), *split(), *shared_last_waves(), *overlapping()]
 
 
 def test_every_case_is_legal() -> None:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from autoswizzle.config import GemmConfig
 from autoswizzle.errors import LaunchError
 from autoswizzle.hardware import find_gpu
 from autoswizzle.problem import GemmProblem
@@ -93,14 +94,27 @@ def test_the_counter_file_is_read_by_the_predictor(load, tmp_path):
 
 def test_samples_are_even_legal_feasible_and_repeatable(load):
     tables = load("time_tables")
-    chosen = tables.sample(SMALL, H200, 60, 0)
+    wide = GemmProblem(64, 8192, 4096)
+    chosen = tables.drawn([SMALL, wide], H200, 60, "0/2")
     assert len(set(chosen)) == 60
-    assert chosen == tables.sample(SMALL, H200, 60, 0)
-    assert chosen != tables.sample(SMALL, H200, 60, 1)
+    assert chosen == tables.drawn([SMALL, wide], H200, 60, "0/2")
+    assert chosen != tables.drawn([SMALL, wide], H200, 60, "1/2")
     for config in chosen:
+        assert tables.fits(config, SMALL, H200) or tables.fits(config, wide, H200)
+    for config in tables.drawn([SMALL], H200, 60, "0/1"):
         assert why_illegal(config, SMALL, H200) is None
         assert resident_blocks(estimate(config, SMALL, H200), H200)
     assert len({config.kernel for config in chosen}) >= 3
+
+
+def test_kernels_are_shared_by_problems_where_the_compiler_sees_no_difference(load):
+    tables = load("time_tables")
+    first, other = GemmProblem(4096, 4096, 4096), GemmProblem(512, 1024, 256)
+    odd = GemmProblem(509, 1021, 257)
+    plain, square = GemmConfig(), GemmConfig(swizzle="hilbert")
+    assert tables.compiled_as(plain, other, first) == first
+    assert tables.compiled_as(square, other, first) == other  # its side is a constant of the kernel
+    assert tables.compiled_as(plain, odd, first) == odd
 
 
 class FakeLaboratory:
@@ -127,14 +141,15 @@ class FakeLaboratory:
 
 def test_a_table_goes_on_where_it_was_left(load, tmp_path):
     tables = load("time_tables")
-    configs = tables.sample(SMALL, H200, 60, 0)
+    configs = tables.drawn([SMALL], H200, 60, "0/1")
+    tasks = [(config, SMALL) for config in configs]
     table = tables.Table(SMALL, H200, tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        tables.fill(table, configs, FakeLaboratory(after=52), 1, time.monotonic() + 60)
+        tables.fill(table, tasks, FakeLaboratory(after=52), 1, time.monotonic() + 60)
     again = tables.Table(SMALL, H200, tmp_path)
     assert len(again.known()) == 50
     laboratory = FakeLaboratory()
-    tables.fill(again, configs, laboratory, 1, time.monotonic() + 60)
+    tables.fill(again, tasks, laboratory, 1, time.monotonic() + 60)
     assert laboratory.asked == configs[50:]
     done = tables.Table(SMALL, H200, tmp_path)
     assert done.known() == set(configs)
@@ -146,8 +161,8 @@ def test_a_table_goes_on_where_it_was_left(load, tmp_path):
 def test_no_measurement_starts_after_the_time_is_up(load, tmp_path):
     tables = load("time_tables")
     laboratory = FakeLaboratory()
-    configs = tables.sample(SMALL, H200, 5, 0)
-    tables.fill(tables.Table(SMALL, H200, tmp_path), configs, laboratory, 1, time.monotonic() - 1)
+    tasks = [(config, SMALL) for config in tables.drawn([SMALL], H200, 5, "0/1")]
+    tables.fill(tables.Table(SMALL, H200, tmp_path), tasks, laboratory, 1, time.monotonic() - 1)
     assert laboratory.asked == []
 
 
@@ -163,7 +178,7 @@ def made_up(load):
     found = []
     for place, text in enumerate(("2048x4096x1024", "512x2048x8192", "4096x4096x512")):
         problem = GemmProblem.parse(f"{text}:bf16:nt")
-        configs = [c for c in time_tables.sample(problem, H200, 60, 0) if c.kernel == "wgmma"]
+        configs = [c for c in time_tables.drawn([problem], H200, 200, "0/1") if c.kernel == "wgmma"]
         blank = [{"config": config.to_dict(), "time_us": 1.0} for config in configs]
         table = fit_time_model._table(str(problem), H200, blank, "lru")
         times = table.predicted(TRUTH) * (1 + 0.1 * place)

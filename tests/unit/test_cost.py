@@ -8,6 +8,7 @@ from autoswizzle.config import GemmConfig
 from autoswizzle.hardware import Sustained, find_gpu
 from autoswizzle.problem import GemmProblem
 from autoswizzle.simulator.cost import FITTED, dram_write_bytes, terms
+from autoswizzle.space import tail
 
 H200 = find_gpu("H200")
 SQUARE = GemmProblem(8192, 8192, 8192, "bf16", "nt")
@@ -87,8 +88,20 @@ def test_split_k_shortens_the_loop_and_adds_a_reduction():
     )
     assert eight.arithmetic == pytest.approx(whole.arithmetic / 8)
     assert whole.reduction == 0
-    # The last item of a tile stores its own sums and reads back everybody's.
-    assert eight.reduction == pytest.approx(two.reduction * (1 + 8) / (1 + 2))
+    # One SM writes its sums, then another one adds those of all others to its own.
+    assert eight.reduction == pytest.approx(two.reduction * 8 / 2)
+
+
+def test_stream_k_shares_the_last_wave():
+    """16 x 10 tiles: a wave of 132 and 28 more, each for four SMs."""
+    problem = GemmProblem(16 * 192, 10 * 256, 8192)
+    config = replace(WGMMA, block_m=192, block_n=256, num_stages=3, epilogue_subtile=4)
+    plain = terms(config, problem, H200, 1, 0)
+    shared = terms(replace(config, stream_k=True), problem, H200, 1, 0)
+    assert tail(config, problem, 132) == (132, 1, 4)
+    assert shared.arithmetic == pytest.approx(plain.arithmetic * 1.25 / 2)
+    assert shared.epilogue == plain.epilogue
+    assert plain.reduction == 0 < shared.reduction
 
 
 WGMMA = GemmConfig(

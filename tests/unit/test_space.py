@@ -2,6 +2,8 @@ import itertools
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from autoswizzle.config import TORCH, GemmConfig
 from autoswizzle.hardware import CATALOGUE, find_gpu
@@ -12,6 +14,7 @@ from autoswizzle.space import (
     candidates,
     default_config,
     orders,
+    tail,
     tiles,
     why_illegal,
 )
@@ -104,3 +107,36 @@ def test_orders_of_a_tile() -> None:
     assert config in found
     assert len(found) == len(set(found)) == 3 * len(GROUP_SIZES) + 5
     assert {replace(other, swizzle="grouped", group_size=8) for other in found} == {config}
+
+
+@given(
+    m=st.integers(1, 40000), n=st.integers(1, 40000), k=st.integers(1, 40000),
+    block_m=st.sampled_from((64, 128, 192, 256)), num_sms=st.integers(1, 200),
+)  # fmt: skip
+def test_a_shared_tail_fits_one_wave_and_is_shorter(
+    m: int, n: int, k: int, block_m: int, num_sms: int
+) -> None:
+    config = GemmConfig(block_m=block_m, block_n=128, block_k=64)
+    count = -(-m // block_m) * -(-n // 128)
+    whole, together, parts = tail(config, GemmProblem(m, n, k), num_sms)
+    if parts == 1:
+        assert (whole, together) == (count, 1)
+        return
+    assert whole % num_sms == 0
+    assert 0 < count - whole < num_sms
+    assert together < parts  # no unit has more than two tiles
+    assert -(-(count - whole) // together) * parts <= num_sms
+    assert together * -(-k // 64) >= parts  # nor less than a k step
+
+
+@pytest.mark.parametrize(
+    ("rest", "shares"),
+    [
+        (28, (1, 4)), (66, (1, 2)), (88, (2, 3)), (99, (3, 4)), (104, (4, 5)), (106, (1, 1)),
+        (132, (1, 1)),
+    ],
+)  # fmt: skip
+def test_tails_of_an_h200(rest: int, shares: tuple[int, int]) -> None:
+    config = GemmConfig(block_m=128, block_n=128, block_k=64)
+    problem = GemmProblem(128 * (132 + rest), 128, 8192)
+    assert tail(config, problem, 132)[1:] == shares

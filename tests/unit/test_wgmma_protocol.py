@@ -63,6 +63,7 @@ class Machine:
         return thread
 
     def run(self, body: Callable[[], None]) -> None:
+        self.running = None  # the last thread of an earlier run had the number of this one's first
         thread = self.start(body)
         with self.lock:
             self._next()
@@ -375,22 +376,25 @@ def load_kernels(fakes: dict[str, ModuleType]) -> dict[str, ModuleType]:
 def multiply(
     extents: tuple[int, int, int], programs: int, seed: int, kind: str, stages: int,
     tail: bool = False, dynamic: bool = False, transposed: tuple[bool, bool] = (False, True),
-    swizzle: str = "grouped", splits: int = 1,
+    swizzle: str = "grouped", division: tuple[int, int, int] | None = None,
 ) -> None:  # fmt: skip
-    """One launch of a kernel on tiny tiles, checked exactly, each output element written once."""
+    """One launch of a kernel on tiny tiles, checked exactly, each output element written once.
+
+    division: (whole, together, parts) of the tiles, see wgmma_split.
+    """
     m, n, k = extents
     machine = Machine(seed)
     kernels = load_kernels(stand_ins(machine, programs, swizzle))
-    shares = 2 if kind == "cooperative" else 1
+    shares = {"cooperative": 2, "thirds": 3}.get(kind, 1)
     pieces = (4, 2) if tail else (4,)
-    block_m, block_n, block_k = 4, sum(pieces), 2
+    block_m, block_n, block_k = 6 if shares == 3 else 4, sum(pieces), 2
     plan = kernels["wgmma_parts"].Plan(
         block_m=block_m, block_n=block_n, block_k=block_k, pieces=pieces, rows=block_m // shares,
         shares=shares, alternate=2 if kind == "pingpong" else 1, warps=4, stages=stages,
         step_bytes=(block_m + block_n) * block_k, store_n=2, stores=2, a_transposed=transposed[0],
         b_transposed=transposed[1], instruction_k=16, precision=SimpleNamespace(value="ieee"),
-        swizzle=swizzle, log_side=0, dynamic=dynamic, splits=splits, consumer_registers=240,
-        producer_registers=24,
+        swizzle=swizzle, log_side=0, dynamic=dynamic, divided=division is not None,
+        consumer_registers=240, producer_registers=24,
     )  # fmt: skip
     numbers = np.random.default_rng(seed)
     a, b = numbers.integers(-2, 3, (m, k)) * 1.0, numbers.integers(-2, 3, (k, n)) * 1.0
@@ -407,24 +411,31 @@ def multiply(
         kernels["wgmma_pipelined" if kind == "none" else "wgmma_specialized"],
         "pipelined" if kind == "none" else "specialized",
     )
-    work = -(-m // block_m) * -(-n // block_n) * splits
-    counter = np.zeros(1 + work * shares, int)
-    partials = Pointer(np.full(work * block_m * block_n, np.nan))
+    tiles = -(-m // block_m) * -(-n // block_n)
+    whole, together, parts = division or (tiles, 1, 1)
+    units = -(-(tiles - whole) // together) * parts
+    counter = np.zeros(1 + units * shares, int)
+    partials = Pointer(np.full(units * block_m * block_n, np.nan))
     scratch = (Pointer(counter),) if kind == "none" else (Pointer(counter), partials)
-    for program in random.Random(seed).sample(range(programs), programs):
+    divided = () if kind == "none" else (whole, together, parts)
+    order = list(range(programs))
+    if division is None:  # else a program waits for lower ones
+        random.Random(seed).shuffle(order)
+    for program in order:
 
         def body(program: int = program) -> None:
             machine.set_program(program)
-            kernel(a_desc, b_desc, tail_desc, c_desc, *scratch, m, n, k, 2, plan)
+            kernel(a_desc, b_desc, tail_desc, c_desc, *scratch, m, n, k, 2, *divided, plan)
 
         machine.run(body)
         assert not machine.pending, "a copy was never waited for"
     np.testing.assert_array_equal(c, a @ b)
     assert (c_desc.writes == 1).all()
-    assert not counter[1:].any(), "tickets must be zero again"
+    if division is not None and whole < tiles and k > 2 * parts:
+        assert counter[1:].any(), "nothing was shared"
 
 
-KINDS = ("cooperative", "pingpong", "whole", "none")
+KINDS = ("cooperative", "thirds", "pingpong", "whole", "none")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -445,9 +456,28 @@ def test_two_pieces_and_layouts(kind: str) -> None:
         multiply((9, 13, 7), 2, seed, kind, 3, tail=True, transposed=transposed)
 
 
-@pytest.mark.parametrize("kind", ["cooperative", "whole"])
+@pytest.mark.parametrize("kind", ["cooperative", "thirds", "whole"])
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_split_k(kind: str, dynamic: bool) -> None:
-    for seed, splits in product(range(3), (2, 3, 5)):
-        extents = (9, 13, 2 * splits + seed)
-        multiply(extents, 3 + seed, seed, kind, 3, splits=splits, dynamic=dynamic, tail=seed == 1)
+    """Every tile in parts, in one round of programs and in several."""
+    for seed, parts in product(range(3), (2, 3, 5)):
+        extents = (9, 13, 2 * parts + seed)
+        multiply(
+            extents, (1 + seed) * parts, seed, kind, 3, division=(0, 1, parts), dynamic=dynamic,
+            tail=seed == 1,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["cooperative", "thirds", "pingpong", "whole"])
+def test_a_shared_last_wave(kind: str) -> None:
+    """After the waves of whole tiles, groups of tiles that programs share; the last is short."""
+    height = 6 if kind == "thirds" else 4
+    for seed, (together, parts) in enumerate(
+        ((1, 2), (1, 5), (2, 3), (2, 5), (3, 4), (3, 7), (4, 5))
+    ):
+        for waves, rest in ((0, 1), (0, together), (1, together + 1), (2, 2 * together)):
+            units = -(-rest // together) * parts
+            programs = units if waves == 0 else units + seed % 3
+            tiles = waves * programs + rest
+            extents = (height * tiles - seed % 2, 4, 2 * parts + seed)
+            multiply(extents, programs, seed, kind, 3, division=(waves * programs, together, parts))

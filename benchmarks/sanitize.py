@@ -1,0 +1,133 @@
+"""Every kernel family under compute-sanitizer: memcheck for all, racecheck for the pointer kernels.
+
+    python benchmarks/sanitize.py [--families pointer,tma,wgmma,mma_sync] [--out DIR]
+
+Each family runs a ragged problem in every dtype and layout it takes, and a spread of its tunables
+on one, each product checked exactly. Writes results/<gpu>/sanitizer.json: launches, errors, and
+what the tool said.
+"""
+
+import argparse
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from record import folder_of, stamp, write
+
+from autoswizzle.config import GemmConfig
+from autoswizzle.hardware import Gpu, detect
+from autoswizzle.kernels import run
+from autoswizzle.problem import TORCH_NAMES, GemmProblem
+from autoswizzle.simulator.resources import estimate, resident_blocks
+from autoswizzle.space import FAMILIES, branches, why_illegal
+
+TOOLS = {"memcheck": tuple(FAMILIES), "racecheck": ("pointer",)}
+DTYPES = (("bf16", "ieee"), ("fp16", "ieee"), ("fp32", "ieee"), ("fp32", "tf32"))
+LAYOUTS = ("nn", "nt", "tn", "tt")
+SPREAD = 12  # configurations of each family on one problem
+FAILED = 9  # exit status the tool gives for any error it finds
+
+
+def problems() -> Iterator[GemmProblem]:
+    """Ragged in m and k; n a whole number of 16 bytes, as copies by the copy engine need."""
+    for dtype, precision in DTYPES:
+        for layout in LAYOUTS:
+            yield GemmProblem(200, 152, 136, dtype, layout, precision=precision)
+
+
+def drawn(problem: GemmProblem, gpu: Gpu, family: str, count: int) -> list[GemmConfig]:
+    """Count legal configurations of a family that fit, drawn from all."""
+    tunables = branches(problem, gpu).get(family)
+    draw, found = random.Random(f"{family} {problem}"), dict[GemmConfig, None]()
+    for _ in range(3000 if tunables else 0):
+        values = {name: draw.choice(options) for name, options in tunables.items()}
+        config = GemmConfig(kernel=family, **values)
+        if why_illegal(config, problem, gpu) is None and resident_blocks(
+            estimate(config, problem, gpu), gpu
+        ):
+            found[config] = None
+        if len(found) == count:
+            break
+    return list(found)
+
+
+def launches(gpu: Gpu, family: str) -> Iterator[tuple[GemmConfig, GemmProblem]]:
+    for problem in problems():
+        for config in drawn(problem, gpu, family, 1):
+            yield config, problem
+    problem = next(problems())
+    for config in drawn(problem, gpu, family, SPREAD):
+        yield config, problem
+
+
+def child(family: str) -> None:
+    """Run the family's launches here; exact on integers in -2..2."""
+    count = 0
+    for config, problem in launches(detect(0), family):
+        dtype = getattr(torch, TORCH_NAMES[problem.dtype])
+        shapes = ((problem.m, problem.k), (problem.k, problem.n))
+        a, b = (
+            torch.randint(-2, 3, shape if side == "n" else shape[::-1], device="cuda").to(dtype)
+            for shape, side in zip(shapes, problem.layout, strict=True)
+        )
+        a = a if problem.layout[0] == "n" else a.t()
+        b = b if problem.layout[1] == "n" else b.t()
+        out = torch.full((problem.m, problem.n), float("nan"), dtype=dtype, device="cuda")
+        run(config, problem, a, b, out)
+        expected = (a.cpu().double() @ b.cpu().double()).to(dtype)
+        if not torch.equal(out.cpu(), expected):
+            raise SystemExit(f"wrong product: {config} {problem}")
+        count += 1
+    print(f"launches {count}")
+
+
+def checked(tool: str, family: str) -> dict[str, Any]:
+    began = time.monotonic()
+    command = [
+        "compute-sanitizer", "--tool", tool, "--error-exitcode", str(FAILED),
+        sys.executable, __file__, "--child", family,
+    ]  # fmt: skip
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = (ran.stdout + ran.stderr).splitlines()
+    told = [line for line in lines if line.startswith(("=========", "launches", "wrong"))]
+    count = next((int(line.split()[1]) for line in lines if line.startswith("launches")), 0)
+    row = {
+        "tool": tool, "family": family, "launches": count, "exit": ran.returncode,
+        "seconds": round(time.monotonic() - began, 1), "said": told[:60] or lines[-20:],
+    }  # fmt: skip
+    summary = [line for line in told if "SUMMARY" in line]
+    print(tool, family, f"launches {count}, exit {ran.returncode}", *summary, flush=True)
+    return row
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--families", default=",".join(FAMILIES))
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    if options.child is not None:
+        child(options.child)
+        return 0
+    if shutil.which("compute-sanitizer") is None:
+        print("compute-sanitizer must be on the PATH, got none")
+        return 2
+    gpu, rows = detect(0), []
+    wanted = options.families.split(",")
+    path = (options.out or folder_of(gpu)) / "sanitizer.json"
+    for tool, families in TOOLS.items():
+        for family in families:
+            if family in wanted:
+                rows.append(checked(tool, family))
+                write(path, {**stamp(gpu), "rows": rows})
+    return int(any(row["exit"] or not row["launches"] for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
