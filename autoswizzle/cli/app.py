@@ -19,6 +19,7 @@ from autoswizzle.cli import (
     explain,
     order,
     predict,
+    record,
     smem,
     tune,
 )
@@ -40,6 +41,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(demo.demo)
+app.command(context_settings={"allow_interspersed_args": False})(record.record)
 app.command()(tune.tune)
 app.command()(bench.bench)
 app.command()(predict.rank)
