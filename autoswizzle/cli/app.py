@@ -20,6 +20,7 @@ from autoswizzle.cli import (
     order,
     predict,
     record,
+    report,
     smem,
     tune,
 )
@@ -50,6 +51,7 @@ app.command()(order.order)
 app.command()(calibrate.calibrate)
 app.command()(smem.smem)
 app.command()(explain.explain)
+app.command()(report.report)
 app.command()(doctor.doctor)
 app.add_typer(cache.app, name="cache")
 

@@ -17,12 +17,8 @@ PROBLEM = GemmProblem(8, 32, 16)
 
 
 @pytest.fixture
-def folder(fresh, tmp_path, monkeypatch):
-    """An empty working folder; what a program changes in this process is put back."""
-    monkeypatch.setattr(sys, "argv", sys.argv)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+def folder(fresh, own_main, tmp_path, monkeypatch):
+    """An empty working folder."""
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     return tmp_path / "work"
