@@ -123,6 +123,24 @@ def test_a_file_that_is_no_storage_is_named_and_left_alone(content, store, url, 
     assert path.read_bytes() == content
 
 
+def test_a_storage_without_its_version_is_not_repaired(store, url, tmp_path):
+    store()
+    [path] = tmp_path.glob("*.db")
+    with sqlite3.connect(path) as connection:
+        connection.execute("delete from version_info")
+    connection.close()
+    before = path.read_bytes()
+    with pytest.raises(TuneError, match=r"can't be used"):
+        read_studies(url)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("ratio", ["fast", float("nan"), float("inf"), 0, None])
+def test_a_final_without_a_sane_ratio_is_none(ratio, store, stored_search, url):
+    store(final={**stored_search.FINAL.to_dict(), "ratio": ratio})
+    assert read_studies(url)[0].final is None
+
+
 def test_a_storage_of_another_optuna_is_named(store, url, tmp_path):
     store()
     [path] = tmp_path.glob("*.db")
