@@ -95,17 +95,20 @@ class GemmConfig:
             raise ConfigError(f"config field must be one of {', '.join(names)}, got {unknown[0]!r}")
         return cls(**data)
 
+    @property
+    def tile(self) -> str:
+        """Elements of an output tile and of one k step, like 128x128x32."""
+        return f"{self.block_m}x{self.block_n}x{self.block_k}"
+
+    @property
+    def order(self) -> str:
+        """The tile order with its group size, if it has one, like grouped8."""
+        return self.swizzle + (str(self.group_size) if self.swizzle in GROUPED_SWIZZLES else "")
+
     def __str__(self) -> str:
         if self.kernel == "torch":
             return "torch"
-        order = self.swizzle + (f"{self.group_size}" if self.swizzle in GROUPED_SWIZZLES else "")
-        parts = [
-            self.kernel,
-            f"{self.block_m}x{self.block_n}x{self.block_k}",
-            f"w{self.num_warps}",
-            f"s{self.num_stages}",
-            order,
-        ]
+        parts = [self.kernel, self.tile, f"w{self.num_warps}", f"s{self.num_stages}", self.order]
         shown = (
             "block_m",
             "block_n",

@@ -90,6 +90,15 @@ L2_GBS_PER_SM = 75.0  # 9.9 TB/s over 132 SMs
 LAUNCH_US = 3.0
 
 
+def chip_of(vendor: str, capability: int, num_sms: int, l2_bytes: int, shared_bytes: int) -> str:
+    """What tells GPUs apart, the marketing name left out: nvidia-sm90-132sms-60MiB-227KiB.
+
+    shared_bytes: a block's limit.
+    """
+    sizes = f"{l2_bytes / MIB:g}MiB-{shared_bytes / KIB:g}KiB"
+    return f"{vendor}-sm{capability}-{num_sms}sms-{sizes}"
+
+
 @dataclass(frozen=True, slots=True)
 class Gpu:
     """One GPU: identity, capacities in bytes, rates.
@@ -117,6 +126,12 @@ class Gpu:
         l2_gbs = L2_GBS_PER_SM * self.num_sms
         expected = Sustained(DRAM_SHARE * self.dram_gbs, l2_gbs, PEAK_SHARE, LAUNCH_US)
         return self.measured or expected
+
+    @property
+    def chip(self) -> str:
+        """What tells GPUs apart, see chip_of."""
+        shared_bytes = self.limits.shared_bytes_per_block
+        return chip_of(self.vendor, self.capability, self.num_sms, self.l2_bytes, shared_bytes)
 
     def __post_init__(self) -> None:
         for field in ("num_sms", "l2_bytes", "l2_effective_bytes", "dram_gbs"):

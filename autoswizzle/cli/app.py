@@ -19,6 +19,8 @@ from autoswizzle.cli import (
     explain,
     order,
     predict,
+    record,
+    report,
     smem,
     tune,
 )
@@ -40,6 +42,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(demo.demo)
+app.command(context_settings={"allow_interspersed_args": False})(record.record)
 app.command()(tune.tune)
 app.command()(bench.bench)
 app.command()(predict.rank)
@@ -48,6 +51,7 @@ app.command()(order.order)
 app.command()(calibrate.calibrate)
 app.command()(smem.smem)
 app.command()(explain.explain)
+app.command()(report.report)
 app.command()(doctor.doctor)
 app.add_typer(cache.app, name="cache")
 

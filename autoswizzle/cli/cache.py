@@ -10,17 +10,16 @@ import typer
 
 from autoswizzle.cache.entry import CacheEntry
 from autoswizzle.cache.files import as_path
-from autoswizzle.cache.index import Stored, read_entries
+from autoswizzle.cache.index import Stored
 from autoswizzle.cache.store import CacheStore, check_cache_file, export_entries
-from autoswizzle.cli.failures import note
+from autoswizzle.cli.entries import entries_of, existing, some_entries_of
 from autoswizzle.cli.options import Device, Json, parsed
 from autoswizzle.cli.verify import Sample, Tolerance, verify_entries
 from autoswizzle.errors import ArgumentError, CacheError, ProblemError
-from autoswizzle.kernels import source_hash
 from autoswizzle.problem import GemmProblem
 from autoswizzle.report.tables import print_json, table
+from autoswizzle.report.tuned import state_of
 from autoswizzle.settings import settings
-from autoswizzle.toolchain import triton_version
 
 DIGEST_SHOWN = 12  # hex digits that name an entry in `ls`
 WRITER_SECONDS = 3600  # a temporary file older than this has no writer any more
@@ -28,16 +27,10 @@ WRITER_SECONDS = 3600  # a temporary file older than this has no writer any more
 app = typer.Typer(help="Look at, move, merge and clean up tuned entries.")
 
 
-def _existing(text: str) -> Path:
-    if not os.path.exists(text):  # noqa: PTH110  # False, not an error, for what names no file
-        raise ArgumentError(f"must be a file or folder that exists, got {text!r:.80}")
-    return Path(text)
-
-
 Places = Annotated[
     list[Path] | None,
     typer.Argument(
-        parser=parsed(_existing),
+        parser=parsed(existing),
         metavar="PATH",
         help="Cache files or folders. Default: every place a lookup searches.",
         show_default=False,
@@ -108,7 +101,7 @@ def export(
 def merge(
     sources: Annotated[
         list[Path],
-        typer.Argument(parser=parsed(_existing), metavar="PATH", help="Files or folders."),
+        typer.Argument(parser=parsed(existing), metavar="PATH", help="Files or folders."),
     ],
     into: Annotated[
         Path | None,
@@ -126,7 +119,7 @@ def merge(
     """
     if into is not None:
         check_cache_file(into)
-    entries = [stored.entry for stored in _some_entries(sources)]
+    entries = [stored.entry for stored in some_entries_of(sources)]
     if into is not None:
         print(f"{into}: {export_entries(into, entries)} entries in all")
         return
@@ -176,7 +169,7 @@ def prune(
     doomed = dict.fromkeys(_left_over(settings().cache_dir), "left over")
     if outdated:
         for stored in CacheStore(settings().cache_dir, shipped=False).entries():
-            state = _state(stored.entry)
+            state = state_of(stored.entry)
             if stored.path is not None and state.startswith("outdated"):
                 doomed[stored.path] = state
     for path, state in doomed.items():
@@ -195,39 +188,12 @@ def _entries(paths: Sequence[Path]) -> list[Stored]:
     """Every usable entry of the paths, or of every place that a lookup searches."""
     if not paths:
         return list(_store().entries())
-    found, problems = _read(paths)
-    for problem in problems:
-        note(f"ignoring {problem}")
-    return found
-
-
-def _some_entries(paths: Sequence[Path]) -> list[Stored]:
-    """Every usable entry of the paths; CacheError with the first reason where there is none."""
-    found, problems = _read(paths)
-    if not found:
-        why = problems[0] if problems else ", ".join(map(str, paths))
-        raise CacheError(f"no usable entry in {why}")
-    for problem in problems:
-        note(f"ignoring {problem}")
-    return found
-
-
-def _read(paths: Sequence[Path]) -> tuple[list[Stored], list[str]]:
-    """The usable entries of files and folders, and what is wrong with others, file by file."""
-    found, problems = [], []
-    for path in paths:
-        files = [path] if path.is_file() else sorted(path.glob("*.json"))
-        for file in files:
-            entries, problem = read_entries(file)
-            if problem:
-                problems.append(f"{file}: {problem}")
-            found += [Stored(entry, str(file), file) for entry in entries]
-    return found, problems
+    return entries_of(paths)
 
 
 def _matching(what: str) -> list[Stored]:
     if os.path.exists(what):  # noqa: PTH110  # False, not an error, for what names no file
-        return _some_entries([Path(what)])
+        return some_entries_of([Path(what)])
     every = list(_store().entries())
     by_id = [stored for stored in every if len(what) >= 4 and _id(stored.entry).startswith(what)]
     if by_id:
@@ -257,20 +223,10 @@ def _listed(stored: Stored) -> dict[str, Any]:
         "chosen": str(entry.config),
         "time_us": entry.time_us,
         "ratio": entry.ratio,
-        "state": _state(entry),
+        "state": state_of(entry),
         "place": stored.place,
         "date": entry.date[:10],
     }
-
-
-def _state(entry: CacheEntry) -> str:
-    """Whether a lookup may use the entry: ok, predicted, or outdated and by what."""
-    version = triton_version()
-    if version is not None and entry.key.triton != ".".join(map(str, version)):
-        return f"outdated: triton {entry.key.triton}"
-    if entry.config.kernel != "torch" and entry.key.source != source_hash(entry.config.kernel):
-        return "outdated: kernel source"
-    return "ok" if entry.origin == "measured" else entry.origin
 
 
 def _left_over(folder: Path) -> list[Path]:

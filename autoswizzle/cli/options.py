@@ -1,6 +1,7 @@
 """Options and arguments that several commands share, each parsed in one place."""
 
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -89,16 +90,30 @@ def _is_extent(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= _DIGITS
 
 
+def storage_url(text: str) -> str:
+    """Parser of a study storage's URL."""
+    if re.match(r"[a-z][a-z0-9+]*://", text) is None:
+        raise ArgumentError(
+            f"must be a URL, like sqlite:///study.db or postgresql://host/name, got {text!r}"
+        )
+    return text
+
+
+def output_file(text: str) -> Path:
+    """Parser of a file to write in a folder that exists."""
+    path = Path(text)
+    if not path.parent.is_dir() or path.is_dir():
+        raise ArgumentError(f"must be a file in a folder that exists, got {text!r}")
+    return path
+
+
 def plot_to(drawn: str) -> Any:  # noqa: ANN401  # typer's option
     """The option --plot FILE: a picture in a folder that exists; drawn: what it shows."""
 
     def parse(text: str) -> Path:
-        path = Path(text)
-        if path.suffix.lower() not in SUFFIXES:
+        if Path(text).suffix.lower() not in SUFFIXES:
             raise ArgumentError(f"must end in one of {', '.join(SUFFIXES)}, got {text!r}")
-        if not path.parent.is_dir() or path.is_dir():
-            raise ArgumentError(f"must be a file in a folder that exists, got {text!r}")
-        return path
+        return output_file(text)
 
     return typer.Option("--plot", parser=parsed(parse), metavar="FILE", help=drawn)
 

@@ -1,6 +1,5 @@
 """`autoswizzle tune`: search, and keep the best configuration of each problem."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +10,16 @@ from autoswizzle.cache.files import as_path, check_writable
 from autoswizzle.cache.store import check_cache_file
 from autoswizzle.cli.failures import FAILED, complain, note
 from autoswizzle.cli.model_config import TOKENS, projections
-from autoswizzle.cli.options import Device, Json, choice, integer, parsed, positive, present_gpu
+from autoswizzle.cli.options import (
+    Device,
+    Json,
+    choice,
+    integer,
+    parsed,
+    positive,
+    present_gpu,
+    storage_url,
+)
 from autoswizzle.cli.worklist import read_record, work_list
 from autoswizzle.errors import ArgumentError
 from autoswizzle.misses import FILE_NAME as MISSES
@@ -23,14 +31,6 @@ from autoswizzle.settings import settings
 
 if TYPE_CHECKING:
     from autoswizzle.tuning import TuneReport, TuneResult
-
-
-def _storage(text: str) -> str:
-    if re.match(r"[a-z][a-z0-9+]*://", text) is None:
-        raise ArgumentError(
-            f"must be a URL, like sqlite:///study.db or postgresql://host/name, got {text!r}"
-        )
-    return text
 
 
 def _tokens(text: str | None) -> Sequence[int]:
@@ -135,7 +135,7 @@ def tune(
         str | None,
         typer.Option(
             "--storage",
-            parser=parsed(_storage),
+            parser=parsed(storage_url),
             metavar="URL",
             help="Study storage. Default: SQLite, in the cache.",
         ),

@@ -9,7 +9,7 @@ _NUMBER = re.compile(r"-|-?[0-9][0-9,.]*( [kMGTP]?B)?")
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Columns aligned under their titles: numbers and byte sizes to the right, text to the left."""
-    cells = [[_cell(value) for value in row] for row in rows]
+    cells = [[text_of(value) for value in row] for row in rows]
     lines = [list(titles), *cells]
     widths = [max(len(line[i]) for line in lines) for i in range(len(titles))]
     right = [all(_NUMBER.fullmatch(row[i]) for row in cells) for i in range(len(titles))]
@@ -25,7 +25,7 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 def fields(pairs: Sequence[tuple[str, object]]) -> str:
     """One `name  value` line for each pair, values aligned."""
     width = max(len(name) for name, _ in pairs)
-    return "\n".join(f"{name.ljust(width)}  {_cell(value)}" for name, value in pairs)
+    return "\n".join(f"{name.ljust(width)}  {text_of(value)}" for name, value in pairs)
 
 
 def grid(values: Sequence[Sequence[int]]) -> str:
@@ -48,7 +48,8 @@ def print_json(data: object) -> None:
     print(json.dumps(data, indent=2, allow_nan=False))
 
 
-def _cell(value: object) -> str:
+def text_of(value: object) -> str:
+    """A value as tables show it: - for none, three decimals below 10, one above."""
     if value is None:
         return "-"
     if isinstance(value, bool):

@@ -6,6 +6,7 @@ enqueued with their configuration in one transaction, so their numbers decide be
 enqueue the same one: only the lowest runs.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import optuna
 
 from autoswizzle.config import GemmConfig
 from autoswizzle.errors import AutoswizzleError
-from autoswizzle.hardware import KIB, MIB, Gpu
+from autoswizzle.hardware import Gpu
 from autoswizzle.problem import GemmProblem
 from autoswizzle.search.liveness import is_alive, this_process
 from autoswizzle.search.measure import Measurement
@@ -42,7 +43,8 @@ class Record:
     """One stored trial.
 
     state: "waiting", "running" or "finished". outcome: None unless finished, and None then if the
-    trial was interrupted.
+    trial was interrupted. seconds: the GPU's, measuring. revision: what the kernel's times depend
+    on, see History.
     """
 
     number: int
@@ -51,6 +53,7 @@ class Record:
     outcome: Measurement | Failure | None
     seconds: float
     predicted_us: float | None
+    revision: str
 
     @property
     def time_us(self) -> float | None:
@@ -150,26 +153,10 @@ class History:
         return outcome.time_us
 
     def _record(self, trial: optuna.trial.FrozenTrial) -> Record | None:
-        stored = trial.user_attrs
-        try:
-            config = GemmConfig.from_dict(stored["config"])
-            outcome = _decode(config, stored.get("outcome"))
-        except (AutoswizzleError, KeyError, TypeError):
-            return None  # another version's trial
-        if stored.get("revision", "") != self._revisions.get(config.kernel, ""):
+        record = record_of(trial)
+        if record is None or record.revision != self._revisions.get(record.config.kernel, ""):
             return None
-        if trial.state == _State.PRUNED and outcome is None:
-            return None  # repeated
-        if self._space.why_outside(config) is not None:
-            return None
-        return Record(
-            trial.number,
-            config,
-            _STATES.get(trial.state, "finished"),
-            outcome,
-            stored.get("seconds", 0.0),
-            stored.get("predicted_us"),
-        )
+        return None if self._space.why_outside(record.config) is not None else record
 
     def release_dead_workers(self) -> None:
         """End the trials of processes that died; what they had measured counts."""
@@ -192,16 +179,33 @@ class History:
         self._study.set_user_attr("final", final)
 
 
+def record_of(trial: optuna.trial.FrozenTrial) -> Record | None:
+    """The record a stored trial is; None for one of another version, and for a repeated one."""
+    stored = trial.user_attrs
+    try:
+        config = GemmConfig.from_dict(stored["config"])
+        outcome = _decode(config, stored.get("outcome"))
+    except (AutoswizzleError, KeyError, TypeError):
+        return None
+    seconds, predicted_us = stored.get("seconds", 0.0), stored.get("predicted_us")
+    if not (_is_number(seconds) and (predicted_us is None or _is_number(predicted_us))):
+        return None
+    if trial.state == _State.PRUNED and outcome is None:
+        return None
+    return Record(
+        trial.number,
+        config,
+        _STATES.get(trial.state, "finished"),
+        outcome,
+        seconds,
+        predicted_us,
+        stored.get("revision", ""),
+    )
+
+
 def study_name(problem: GemmProblem, gpu: Gpu) -> str:
     """The study's name: the GPU facts that matter, not its marketing name, and the problem."""
-    facts = (
-        gpu.vendor,
-        f"sm{gpu.capability}",
-        f"{gpu.num_sms}sms",
-        f"{gpu.l2_bytes / MIB:g}MiB",
-        f"{gpu.limits.shared_bytes_per_block / KIB:g}KiB",
-    )
-    return f"{'-'.join(facts)} {problem}"
+    return f"{gpu.chip} {problem}"
 
 
 def measured(records: Sequence[Record]) -> list[Measurement]:
@@ -242,5 +246,9 @@ def _decode(config: GemmConfig, stored: dict[str, Any] | None) -> Measurement | 
     if stored is None:
         return None
     if "kind" in stored:
-        return Failure(config, stored["kind"], stored["reason"])
+        return Failure(config, str(stored["kind"]), str(stored["reason"]))
     return Measurement.from_dict(stored)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)

@@ -138,13 +138,7 @@ def search(
         best=final.measurement if final else fastest,
         measurements=tuple(measured(records)),
         infeasible=tuple(_failures(records)),
-        spearman=rank_correlation(
-            [
-                (record.predicted_us, record.time_us)
-                for record in records
-                if record.predicted_us is not None and record.time_us is not None
-            ]
-        ),
+        spearman=predicted_rank_correlation(records),
         stopped=stopped,
         final=final,
         rejected=tuple(rejected),
@@ -266,6 +260,17 @@ def why_rejected(resources: Resources, gpu: Gpu) -> str | None:
         return f"spills must be <= {MAX_SPILL_BYTES} bytes a thread, got {resources.spill_bytes}"
     serialised = next((line for line in resources.warnings if SERIALISED in line), None)
     return serialised or why_infeasible(resources, gpu)
+
+
+def predicted_rank_correlation(records: Sequence[Record]) -> float | None:
+    """The rank correlation of the predicted and the measured times among records."""
+    return rank_correlation(
+        [
+            (record.predicted_us, record.time_us)
+            for record in records
+            if record.predicted_us is not None and record.time_us is not None
+        ]
+    )
 
 
 def rank_correlation(pairs: Sequence[tuple[float, float]]) -> float | None:

@@ -1,6 +1,7 @@
 """Problems, keys and entries that several test files build on."""
 
 import os
+import sys
 from dataclasses import replace
 from importlib import import_module
 from operator import attrgetter
@@ -25,6 +26,13 @@ def sharing(monkeypatch):
     """The module of that name beside this file."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     return import_module("sharing")
+
+
+@pytest.fixture
+def stored_search(monkeypatch):
+    """The module of that name beside this file."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    return import_module("stored_search")
 
 
 @pytest.fixture
@@ -107,6 +115,15 @@ def fresh(monkeypatch, tmp_path):
     yield tmp_path / "user"
     for singleton in singletons:
         singleton.cache_clear()
+
+
+@pytest.fixture
+def own_main(monkeypatch):
+    """What a program run in this process changes of it is put back."""
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
 
 
 @pytest.fixture

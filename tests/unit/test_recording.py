@@ -122,6 +122,22 @@ def test_patched_and_compiled_models_are_recorded(tuned):
     assert not tuned.calls
 
 
+def test_a_model_compiled_as_one_graph_is_recorded_and_compiled_afterwards():
+    layer = torch.nn.Linear(16, 32)
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    model = torch.compile(layer, backend=backend, fullgraph=True)
+    x = torch.randn(8, 16)
+    assert recorded(lambda: model(x)) == {"8x32x16:fp32:nt": 1}
+    assert not graphs
+    model(x)
+    assert len(graphs) == 1
+
+
 def test_results_and_gradients_are_as_without():
     x = torch.randn(8, 16, requires_grad=True)
     w = torch.randn(16, 4, requires_grad=True)
