@@ -47,7 +47,8 @@ def connected(backend: str) -> Iterator["Cluster"]:
     """The cluster whose scheduler is at dask://HOST:PORT, until the block ends.
 
     What no worker has begun by then is taken back; what one is at, it ends, and nobody gets it.
-    Raises ArgumentError for another URL, UnavailableError without Dask or when nobody answers.
+    Raises ArgumentError for another URL, UnavailableError without Dask, when nobody answers, and
+    when the scheduler is lost.
     """
     address = scheduler_of(backend)
     try:
@@ -66,6 +67,10 @@ def connected(backend: str) -> Iterator["Cluster"]:
             raise UnavailableError(f"no Dask scheduler: {error}") from None
         with closing(client):
             yield Cluster(client, address)
+    except CancelledError:
+        raise UnavailableError(
+            f"the Dask scheduler at {address} is gone, or has dropped the work"
+        ) from None
     finally:
         log.setLevel(level)
 
@@ -85,7 +90,7 @@ class Cluster:
         function: of a module that the workers have; device: the GPU's number there. A task is done
         again elsewhere when its worker dies, lacks something (UnavailableError) or fails at it (any
         other AutoswizzleError); it has failed when it did so on FAILURES workers or no worker is
-        left to ask. Raises UnavailableError when the cluster is lost.
+        left to ask. Raises UnavailableError when the cluster has no worker any more.
         """
         open_jobs: dict[Any, _Job[T]] = {}
 
@@ -144,10 +149,6 @@ class Cluster:
                         f"the Dask scheduler at {self._address} has had no worker "
                         f"for {NO_WORKER_S:g} s"
                     ) from None
-            except CancelledError:
-                raise UnavailableError(
-                    f"the Dask scheduler at {self._address} is gone, or has dropped the work"
-                ) from None
 
 
 @dataclass

@@ -22,13 +22,14 @@ FAILS, KILLS = 96, 112  # n of a problem that no worker can tune, and of one tha
 def dask_setup(worker):
     """Called by Dask in each worker process."""
     folder = Path(os.environ["SEARCHES"])
+    host = folder.stat().st_ino  # tells it from those of other runs of the tests
 
     def visible_gpus():
         if (folder / f"no GPU {worker.name}").exists():
             raise UnavailableError("no CUDA device: torch finds none")
         if (folder / "one GPU").exists():
-            return ["everybody's"]
-        return [f"worker {worker.name}'s first", f"worker {worker.name}'s second"]
+            return [f"{host} everybody's"]
+        return [f"{host} worker {worker.name}'s {number}" for number in ("first", "second")]
 
     def search(laboratory, problem, progress):
         log(folder, "begin", problem)

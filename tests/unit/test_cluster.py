@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from importlib import import_module
 from pathlib import Path
+from uuid import uuid4
 
 import dask
 import distributed
@@ -278,15 +279,22 @@ def test_a_scheduler_that_goes_is_said(idle, monkeypatch):
 
 
 def test_each_gpu_is_had_once_on_the_host():
-    hold = "import sys, time; from autoswizzle.cluster import free_gpu\n"
-    hold += "with free_gpu(['x', 'y'], 0) as n: print(n, flush=True); time.sleep(60)"
-    other = subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE, text=True)
-    assert other.stdout.readline() == "0\n"
-    with free_gpu(["x", "y"], 0) as first, free_gpu(["x", "y"], 0) as second:
-        assert (first, second) == (1, None)
-    with free_gpu(["x", "y"], 0) as again:
-        assert again == 1
-    other.kill()
-    other.communicate()
-    with free_gpu(["x", "y"], 0) as freed:
+    gpus = [f"{uuid4()} {number}" for number in range(2)]
+    hold = f"""
+import time
+from autoswizzle.cluster import free_gpu
+with free_gpu({gpus}, 0) as number:
+    print(number, flush=True)
+    time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE, text=True) as other:
+        try:
+            assert other.stdout.readline() == "0\n"
+            with free_gpu(gpus, 0) as first, free_gpu(gpus, 0) as second:
+                assert (first, second) == (1, None)
+            with free_gpu(gpus, 0) as again:
+                assert again == 1
+        finally:
+            other.kill()
+    with free_gpu(gpus, 0) as freed:
         assert freed == 0
