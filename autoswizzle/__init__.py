@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from autoswizzle.patching import Patch, patch
     from autoswizzle.problem import GemmProblem
     from autoswizzle.recording import record_shapes
+    from autoswizzle.results import TuneReport
     from autoswizzle.simulator.order import tile_order
     from autoswizzle.simulator.ranking import Prediction
-    from autoswizzle.tuning import TuneReport, tune
+    from autoswizzle.tuning import tune
 
 __all__ = [
     "AutoswizzleError",
@@ -54,7 +55,7 @@ _HOMES = {
     "Gpu": "hardware",
     "Patch": "patching",
     "Prediction": "simulator.ranking",
-    "TuneReport": "tuning",
+    "TuneReport": "results",
     "explain": "dispatch",
     "export_cache": "dispatch",
     "linear": "layers",

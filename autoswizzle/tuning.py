@@ -1,12 +1,13 @@
-"""Offline tuning: search each problem on a GPU of this machine and keep the verdicts."""
+"""Offline tuning: search each problem on a GPU, here or of a Dask cluster; keep the verdicts."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
 from os import PathLike
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -16,62 +17,21 @@ from autoswizzle.cache.files import as_path, check_writable
 from autoswizzle.cache.key import key_for
 from autoswizzle.cache.store import CacheStore, check_cache_file, export_entries, shared_store
 from autoswizzle.calibration import calibrated
+from autoswizzle.cluster import Cluster, connected, scheduler_of
 from autoswizzle.errors import ArgumentError, CacheError, TuneError, UnavailableError
 from autoswizzle.hardware import Gpu, check_device, detect, driver_version
 from autoswizzle.laboratory import Compilers, Laboratory
 from autoswizzle.problem import GemmProblem, as_problems
+from autoswizzle.results import TuneReport, TuneResult
 from autoswizzle.settings import settings
 from autoswizzle.toolchain import triton_version
 
 if TYPE_CHECKING:
     from autoswizzle.search.claims import Claims
+    from autoswizzle.search.progress import SearchBar
     from autoswizzle.search.study import Progress, SearchResult
 
 STUDIES = "studies.sqlite3"  # in the cache folder: every measurement of every search
-
-
-@dataclass(frozen=True, slots=True)
-class TuneResult:
-    """What became of one problem.
-
-    entry: the stored verdict; error: why there is none. skipped: it was tuned before. measured,
-    infeasible: configurations timed and refused. seconds: wall time, of which compile_s compiled
-    and measure_s measured.
-    """
-
-    problem: GemmProblem
-    entry: CacheEntry | None = None
-    error: str | None = None
-    spearman: float | None = None
-    measured: int = 0
-    infeasible: int = 0
-    seconds: float = 0.0
-    compile_s: float = 0.0
-    measure_s: float = 0.0
-    skipped: bool = False
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready mapping; the problem in its text form."""
-        data = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        data["problem"] = str(self.problem)
-        data["entry"] = self.entry and self.entry.to_dict()
-        return data
-
-
-@dataclass(frozen=True, slots=True)
-class TuneReport:
-    """The results of one call of tune, in the order of the problems."""
-
-    results: tuple[TuneResult, ...]
-
-    @property
-    def ok(self) -> bool:
-        """Whether every problem has a verdict."""
-        return all(result.error is None for result in self.results)
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready mapping."""
-        return {"ok": self.ok, "results": [result.to_dict() for result in self.results]}
 
 
 def tune(
@@ -80,6 +40,7 @@ def tune(
     effort: str = "standard",
     storage: str | None = None,
     devices: Sequence[int] | None = None,
+    backend: str | None = None,
     out: str | PathLike[str] | None = None,
     progress: bool = True,
     trials: int | None = None,
@@ -92,27 +53,28 @@ def tune(
     override its budget. storage: an Optuna storage URL (default: SQLite in the cache folder), where
     every measurement is kept and an interrupted search continues; processes that share one, on any
     hosts if it is a server, tune no problem twice and all end with its verdict. devices: the
-    numbers of the GPUs (default 0); each problem goes to the next free one. out: a cache file that
-    gets the entries too. progress: show a bar. force: tune again what has an entry. Each verdict is
-    stored before its GPU's next problem starts; a problem that fails is reported in its result.
+    numbers of the GPUs (default 0); each problem goes to the next free one. backend: instead, the
+    scheduler of a Dask cluster, dask://HOST:PORT, whose workers tune on their GPUs; this machine
+    needs neither GPU nor triton then. out: a cache file that gets the entries too. progress: show a
+    bar. force: tune again what has an entry. Each verdict is stored before its GPU's next problem
+    starts; a problem that fails is reported in its result.
 
-    Raises ArgumentError for bad arguments, UnavailableError without a GPU or triton, CacheError
-    when nothing could be stored, TuneError when the storage can't be used.
+    Raises ArgumentError for bad arguments, UnavailableError without a GPU, triton or that cluster,
+    CacheError when nothing could be stored, TuneError when the storage can't be used.
     """
     wanted = list(dict.fromkeys(as_problems(problems)))
     if not wanted:
         raise ArgumentError("problems must hold at least one problem, got none")
-    numbers = [0] if devices is None else devices
-    if not isinstance(numbers, Sequence) or not numbers:
-        raise ArgumentError(f"devices must be a list of GPUs' numbers, got {devices!r:.80}")
-    for number in numbers:
-        check_device(number)
-    if len(set(numbers)) != len(numbers):
-        raise ArgumentError(f"devices must name each GPU once, got {devices!r:.80}")
+    if backend is None:
+        numbers = [0] if devices is None else devices
+        _check_devices(numbers)
+    else:
+        scheduler_of(backend)
+        _check_left_to_workers(devices, storage)
     collection = None if out is None else as_path(out)
     if collection is not None:
         check_cache_file(collection)
-    if triton_version() is None:
+    if backend is None and triton_version() is None:
         raise UnavailableError("tuning needs triton, which is not installed")
     from autoswizzle.search.claims import Claims
     from autoswizzle.search.crew import Crew
@@ -121,11 +83,19 @@ def tune(
     from autoswizzle.search.storage import quiet_optuna
 
     budget = find_effort(effort).with_budget(trials, seconds)
-    gpus = [calibrated(detect(number)) for number in numbers]
+    gpus = [calibrated(detect(number)) for number in numbers] if backend is None else []
     store = shared_store()
     store.check_writable()
     if collection is not None:
         check_writable(collection.parent)
+    if backend is not None:
+        options = {"effort": effort, "trials": trials, "seconds": seconds, "force": force}
+        with connected(backend) as cluster, search_bar(len(wanted), shown=progress) as show:
+            found = {}
+            for result in _tuned_there(wanted, cluster, store, {**options, "storage": storage}):
+                _finish(result, collection, show)
+                found[result.problem] = result
+            return TuneReport(tuple(found[problem] for problem in wanted))
     if storage is None:
         storage = f"sqlite:///{settings().cache_dir / STUDIES}"
     with quiet_optuna(), ExitStack() as opened:
@@ -144,9 +114,7 @@ def tune(
                 result = _shared(problem, laboratory, store, claims, force, partial(show, problem))
             if result is not None:
                 with keeping:
-                    if collection is not None and result.entry is not None:
-                        export_entries(collection, [result.entry])
-                    show.finish(problem)
+                    _finish(result, collection, show)
             return result
 
         def end() -> None:
@@ -156,6 +124,71 @@ def tune(
 
         crew = Crew([partial(work, laboratory) for laboratory in laboratories], end)
         return TuneReport(tuple(crew.run(wanted)))
+
+
+def _check_devices(numbers: Sequence[int]) -> None:
+    if not isinstance(numbers, Sequence) or not numbers:
+        raise ArgumentError(f"devices must be a list of GPUs' numbers, got {numbers!r:.80}")
+    for number in numbers:
+        check_device(number)
+    if len(set(numbers)) != len(numbers):
+        raise ArgumentError(f"devices must name each GPU once, got {numbers!r:.80}")
+
+
+def _check_left_to_workers(devices: Sequence[int] | None, storage: str | None) -> None:
+    """Raise ArgumentError for what the workers of a cluster can't be told."""
+    if devices is not None:
+        raise ArgumentError("devices must be left out with backend: its workers use their own GPUs")
+    if str(storage).startswith("sqlite"):
+        raise ArgumentError(
+            "storage must be left out with backend, or a server like postgresql://HOST/NAME, as an "
+            f"SQLite file serves one host, got {storage!r}"
+        )
+
+
+def _finish(result: TuneResult, collection: Path | None, show: "SearchBar") -> None:
+    if collection is not None and result.entry is not None:
+        export_entries(collection, [result.entry])
+    show.finish(result.problem)
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What a Dask worker is asked: a problem, the driver's entries for it, the options of tune."""
+
+    problem: GemmProblem
+    known: tuple[CacheEntry, ...]
+    options: dict[str, Any]
+
+
+def _tuned_there(
+    wanted: Sequence[GemmProblem], cluster: Cluster, store: CacheStore, options: dict[str, Any]
+) -> Iterator[TuneResult]:
+    """The results of wanted as the cluster's workers come to them, each entry stored here."""
+    known: dict[GemmProblem, list[CacheEntry]] = {problem: [] for problem in wanted}
+    if not options["force"]:
+        for stored in store.entries():
+            known.get(stored.entry.key.problem, []).append(stored.entry)
+    tasks = [_Task(problem, tuple(known[problem]), options) for problem in wanted]
+    for task, found in cluster.run(_tuned_on_worker, tasks):
+        if isinstance(found, TuneError):
+            found = TuneResult(task.problem, error=str(found))
+        elif found.entry is not None and found.entry not in task.known:
+            store.put(found.entry)
+        yield found
+
+
+def _tuned_on_worker(device: int, task: _Task) -> TuneResult:
+    """The worker's part; raises TuneError when the search failed, so that another one tries."""
+    gpu = detect(device)
+    for entry in task.known:
+        if _holds(entry, task.problem, gpu):
+            return TuneResult(task.problem, entry, skipped=True)
+    report = tune([task.problem], devices=[device], progress=False, **task.options)
+    [result] = report.results
+    if result.error is not None:
+        raise TuneError(result.error)
+    return result
 
 
 def _known(problem: GemmProblem, gpu: Gpu, store: CacheStore) -> TuneResult | None:
@@ -201,9 +234,14 @@ def _verdict(stored: dict[str, Any] | None, problem: GemmProblem, gpu: Gpu) -> C
         entry = CacheEntry.from_dict(stored)
     except CacheError:
         return None  # another version's
+    return entry if _holds(entry, problem, gpu) else None
+
+
+def _holds(entry: CacheEntry, problem: GemmProblem, gpu: Gpu) -> bool:
+    """Whether an entry is of problem on gpu, measured, and of the kernels and triton here."""
     source = kernels.current_source(entry.config.kernel)
     key = source is not None and key_for(problem, gpu, source, triton_version())
-    return entry if entry.key == key else None
+    return entry.origin == "measured" and entry.key == key
 
 
 def _tuned(

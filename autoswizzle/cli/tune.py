@@ -11,7 +11,6 @@ from autoswizzle.cache.store import check_cache_file
 from autoswizzle.cli.failures import FAILED, complain, note
 from autoswizzle.cli.model_config import TOKENS, projections
 from autoswizzle.cli.options import (
-    Device,
     Json,
     choice,
     integer,
@@ -30,7 +29,7 @@ from autoswizzle.search.effort import EFFORTS
 from autoswizzle.settings import settings
 
 if TYPE_CHECKING:
-    from autoswizzle.tuning import TuneReport, TuneResult
+    from autoswizzle.results import TuneReport, TuneResult
 
 
 def _tokens(text: str | None) -> Sequence[int]:
@@ -42,14 +41,14 @@ def _tokens(text: str | None) -> Sequence[int]:
     return list(map(int, words))
 
 
-def _devices(gpus: str | None, device: int) -> list[int]:
+def _devices(gpus: str | None, device: int | None) -> list[int]:
     """The CUDA devices to use, each present; raises as present_gpu."""
     if gpus == "all":
         present_gpu(0)
         import torch
 
         return list(range(torch.cuda.device_count()))
-    words = [str(device)] if gpus is None else gpus.split(",")
+    words = [str(device or 0)] if gpus is None else gpus.split(",")
     if not all(word.isascii() and word.isdigit() and len(word) < 10 for word in words):
         raise ArgumentError(f"--gpus must be all or numbers like 0,1, got {gpus!r}")
     numbers = list(dict.fromkeys(map(int, words)))
@@ -140,7 +139,15 @@ def tune(
             help="Study storage. Default: SQLite, in the cache.",
         ),
     ] = None,
-    device: Device = 0,
+    device: Annotated[
+        int | None,
+        typer.Option(
+            "--device",
+            parser=integer(0),
+            metavar="N",
+            help="CUDA device, counted among those visible. Default: 0.",
+        ),
+    ] = None,
     gpus: Annotated[
         str | None,
         typer.Option(
@@ -148,6 +155,14 @@ def tune(
             metavar="all|N,N...",
             help="Instead of --device: share the problems among these.",
             show_default=False,
+        ),
+    ] = None,
+    backend: Annotated[
+        str | None,
+        typer.Option(
+            "--backend",
+            metavar="dask://HOST:PORT",
+            help="Instead of here: on the workers of this Dask scheduler, each on its own GPUs.",
         ),
     ] = None,
     out: Annotated[
@@ -186,7 +201,10 @@ def tune(
         return
     if out is not None:
         check_cache_file(out)
-    devices = _devices(gpus, device)
+    if backend is None:
+        devices: list[int] | None = _devices(gpus, device)
+    else:
+        devices = None if gpus is None and device is None else []  # refused, whichever they are
     if out is not None:
         check_writable(out.absolute().parent)
     from autoswizzle.tuning import tune as tune_problems
@@ -197,6 +215,7 @@ def tune(
             effort=effort,
             storage=storage,
             devices=devices,
+            backend=backend,
             out=out,
             trials=trials,
             seconds=seconds,

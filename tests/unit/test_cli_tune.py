@@ -81,6 +81,7 @@ def test_options_reach_the_search(tuning, tmp_path, capsys):
         "trials": 5,
         "seconds": 2.5,
         "devices": [1],
+        "backend": None,
         "storage": "sqlite:///s.db",
         "out": out,
         "force": False,
