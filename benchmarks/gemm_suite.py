@@ -45,9 +45,10 @@ def main() -> None:
     parser.add_argument("--large", action="store_true", help="only m, n, k >= 1024")
     parser.add_argument("--problems", nargs="*", help="these instead of the suite's")
     parser.add_argument("--seeds", type=int, default=24)
+    parser.add_argument("--finalists", type=int, default=7)
     parser.add_argument("--trials", type=int, default=0, help="beyond the seeds, by the sampler")
     parser.add_argument("--screening-ms", type=float, default=8)
-    parser.add_argument("--final-ms", type=float, default=80)
+    parser.add_argument("--final-ms", type=float, default=60)
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop starting problems")
     parser.add_argument("--entries", type=Path)
     parser.add_argument("--out", type=Path)
@@ -66,7 +67,7 @@ def main() -> None:
         EFFORTS["standard"],
         name="suite", trials=options.seeds + 2 + options.trials, seconds=math.inf,
         seeds=options.seeds, screening_ms=options.screening_ms, final_ms=options.final_ms,
-        min_gain=0.0,
+        finalists=options.finalists, min_gain=0.0,
     )  # fmt: skip
     began = time.monotonic()
     left = [problem for problem in problems if str(problem) not in rows]

@@ -1,5 +1,6 @@
 import json
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -88,6 +89,15 @@ def test_finalists_are_the_fastest_and_the_default():
     assert finalists(measured, 2, OURS[4]) == [OURS[0], OURS[1], OURS[4]]
     assert finalists(measured, 2, OURS[1]) == [OURS[0], OURS[1]]
     assert finalists(measured[:3], 8, OURS[4]) == OURS[:3]  # the default could not be used
+
+
+def test_tiles_that_are_near_take_part():
+    wide = [replace(OURS[0], group_size=size) for size in (1, 2, 3, 4)]
+    high, slow = (replace(OURS[0], block_m=rows) for rows in (64, 32))
+    times = [*zip(wide, (100, 101, 102, 103), strict=True), (high, 107), (slow, 109)]
+    measured = [measurement(config, us) for config, us in times]
+    assert finalists(measured, 3, TORCH) == [wide[0], wide[1], high]
+    assert finalists(measured, 5, TORCH) == [wide[0], wide[1], high, wide[2], wide[3]]
 
 
 def test_a_final_survives_json():
