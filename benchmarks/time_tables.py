@@ -159,7 +159,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     gpu = detect(0)
-    folder = options.out or folder_of(gpu) / "tables"
+    folder = options.out or folder_of(gpu) / "tables" / ("fitting" if options.fitting else "")
     shapes = ["x".join(map(str, shape)) for shape in FITTING] if options.fitting else SHAPES
     texts = options.problems or [f"{shape}:{options.dtype}:{options.layout}" for shape in shapes]
     part, parts = map(int, options.part.split("/"))
