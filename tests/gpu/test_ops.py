@@ -393,11 +393,17 @@ def test_capture_of_a_tuned_problem(prepared, capfd, monkeypatch):
     ran = []
     bind = dispatch.bind_kernel
 
-    def counted(*args):
-        launcher = bind(*args)
-        return lambda *operands: ran.append(1) or launcher(*operands)
+    class Counted:
+        direct = False
 
-    monkeypatch.setattr(dispatch, "bind_kernel", counted)
+        def __init__(self, *args):
+            self.launcher = bind(*args)
+
+        def __call__(self, *operands):
+            ran.append(1)
+            self.launcher(*operands)
+
+    monkeypatch.setattr(dispatch, "bind_kernel", Counted)
     if prepared:
         assert [decision.uses_torch for decision in prepare([problem])] == [False]
     ran.clear()

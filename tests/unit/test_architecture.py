@@ -18,6 +18,7 @@ RANKS = [
     ("kernels", "search", "cache"),
     ("laboratory", "forecast", "microbench"),
     ("tuning", "dispatch", "order_bench", "smem_bench"),
+    ("recall",),
     ("plans",),
     ("autograd",),
     ("graph",),
