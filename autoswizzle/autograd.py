@@ -6,7 +6,6 @@ from typing import Any
 import torch
 
 from autoswizzle.plans import Plan, product
-from autoswizzle.problem import operand_layout
 
 Multiply = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -23,7 +22,7 @@ class Product(torch.autograd.Function):
         b: torch.Tensor,
     ) -> torch.Tensor:
         """The product, and what its gradients need."""
-        ctx.multiply = multiply
+        ctx.multiply, ctx.row_major = multiply, plan.row_major
         save_operands(ctx, a, b, ctx.needs_input_grad[2:])
         return product(plan, a, b)
 
@@ -31,6 +30,19 @@ class Product(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401
         """The gradients of a and b; None for the multiplier and the plan."""
         return (None, None, *gradients(ctx.multiply, ctx, grads[0]))
+
+
+# Product.apply without its lines in Python, which are for functional transforms: no plan is made
+# under one. They cost about 1 us.
+_apply = super(torch.autograd.Function, Product).apply
+
+
+def differentiable(
+    multiply: Multiply, plan: Plan, a: torch.Tensor, b: torch.Tensor
+) -> torch.Tensor:
+    """A (m, k) @ b (k, n) by a plan; multiply makes the gradients, and theirs."""
+    result: torch.Tensor = _apply(multiply, plan, a, b)  # type: ignore[no-untyped-call]
+    return result
 
 
 def save_operands(
@@ -41,7 +53,6 @@ def save_operands(
 ) -> None:
     """Keep each operand only if the other one's gradient is needed."""
     ctx.save_for_backward(a if needs[1] else None, b if needs[0] else None)
-    ctx.row_major = _is_row_major(a), _is_row_major(b)
 
 
 def gradients(
@@ -57,8 +68,3 @@ def gradients(
     if a is not None:
         grad_b = multiply(a.mT, grad) if ctx.row_major[1] else multiply(grad.mT, a).mT
     return grad_a, grad_b
-
-
-def _is_row_major(operand: torch.Tensor) -> bool:
-    rows, cols = operand.shape
-    return operand_layout(rows, cols, operand.stride()) != "t"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from threading import RLock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -29,10 +29,10 @@ from autoswizzle.settings import Settings, settings
 from autoswizzle.space import why_illegal
 from autoswizzle.toolchain import triton_version
 
-MAX_MEMOS = 65536  # decisions a process remembers, about 1 kB each, before it starts afresh
+if TYPE_CHECKING:
+    from autoswizzle.kernels.bound import Launcher
 
-# a (m, k) @ b (k, n) into out (m, n), for the extents, strides and device it was bound to
-Launcher = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
+MAX_MEMOS = 65536  # decisions a process remembers, about 1 kB each, before it starts afresh
 
 _log = logging.getLogger(__name__)
 
@@ -282,7 +282,7 @@ def check_config(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> None:
 
 def bind_kernel(
     config: GemmConfig, problem: GemmProblem, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor
-) -> Launcher:
+) -> "Launcher":
     """Compile and load the kernel that multiplies operands like these; see kernels.bind."""
     return kernels.bind(config, problem, a, b, out)
 

@@ -12,6 +12,7 @@ import math
 from typing import Any
 
 import torch
+from torch._C._functorch import is_functorch_wrapped_tensor as is_wrapped
 
 from autoswizzle import dispatch, operands
 from autoswizzle.autograd import gradients, save_operands
@@ -21,24 +22,25 @@ from autoswizzle.operands import (
     DTYPES,
     is_regular,
     is_row,
+    is_row_major,
     problem_of,
     torch_linear,
     torch_matmul,
     torch_mm,
-    why_torch,
 )
-from autoswizzle.plans import plan_of, product
+from autoswizzle.plans import plan_for, product, quick
+from autoswizzle.recall import MATMUL, recall
 
 
 def multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """torch.matmul(a, b) as one operator of the graph."""
-    result: torch.Tensor = torch.ops.autoswizzle.matmul(a, b, _tuned())
+    result: torch.Tensor = library.matmul(a, b, _tuned())
     return result
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """F.linear(x, weight, bias) as one operator of the graph."""
-    result: torch.Tensor = torch.ops.autoswizzle.linear(x, weight, bias, _tuned())
+    result: torch.Tensor = library.linear(x, weight, bias, _tuned())
     return result
 
 
@@ -54,7 +56,7 @@ _tuned._dynamo_marked_constant = True  # type: ignore[attr-defined]
 def _decided(a: torch.Tensor, b: torch.Tensor, tuned: str = "") -> torch.Tensor:
     if not _is_tuned(a, b):
         return torch_matmul(a, b)
-    product: torch.Tensor = torch.ops.autoswizzle.mm(a.flatten(0, -2), b)
+    product: torch.Tensor = _Tuned.apply(a.flatten(0, -2), b)  # type: ignore[no-untyped-call]
     return product if a.dim() == 2 else product.view(*a.shape[:-1], b.shape[1])
 
 
@@ -76,7 +78,9 @@ def _is_tuned(a: torch.Tensor, b: torch.Tensor) -> bool:
         return False
     if not (operands.on_gpu(a) and operands.on_gpu(b)) or a.device != b.device:
         return False
-    if torch.is_autocast_enabled() and a.dtype is not torch.get_autocast_dtype("cuda"):
+    if operands.under_functorch() or is_wrapped(a) or is_wrapped(b):
+        return False
+    if operands.autocast_dtype() not in (None, a.dtype):
         return False
     if not all(type(extent) is int and extent > 0 for extent in b.shape):
         return False
@@ -107,22 +111,35 @@ def _of_16_rows(a: torch.Tensor, k: int) -> torch.Tensor:
     return like if type(inner) is int and inner == 1 else like.new_empty((k, 16)).mT
 
 
+class _Tuned(torch.autograd.Function):
+    """The product of a graph and its gradients; they are traced as products, the operator is not.
+
+    Registered with the operator instead, they would cost each call of it a kernel in Python.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:  # noqa: ANN401
+        ctx.row_major = is_row_major(a), is_row_major(b)
+        save_operands(ctx, a, b, ctx.needs_input_grad)
+        result: torch.Tensor = library.mm(a, b)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401
+        return gradients(multiply, ctx, grads[0])
+
+
 def _mm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    if why_torch(a, b) is not None:
-        return torch_mm(a, b)
-    return product(plan_of(a, b), a, b)
+    known = recall(MATMUL, a, b)
+    result = None if known is None else quick(known, a, b)
+    if result is not None:
+        return result
+    plan = plan_for(MATMUL, known, a, b)
+    return torch_mm(a, b) if plan.config is None else product(plan, a, b)
 
 
 def _mm_fake(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return a.new_empty(a.shape[0], b.shape[1])
-
-
-def _mm_context(ctx: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:  # noqa: ANN401
-    save_operands(ctx, inputs[0], inputs[1], ctx.needs_input_grad)
-
-
-def _mm_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401
-    return gradients(multiply, ctx, grad)
 
 
 # Registered when the module is loaded: Dynamo looks operators up by name.
@@ -133,12 +150,10 @@ for _schema in (
     "mm(Tensor a, Tensor b) -> Tensor",
 ):
     _library.define(_schema, tags=torch.Tag.pt2_compliant_tag)  # type: ignore[no-untyped-call]
-_library.impl("matmul", _decided, "CompositeImplicitAutograd")  # type: ignore[no-untyped-call]
-_library.impl("linear", _decided_linear, "CompositeImplicitAutograd")  # type: ignore[no-untyped-call]
+for _key in ("CompositeImplicitAutograd", "FuncTorchBatchedDecomposition"):  # the second is vmap's
+    _library.impl("matmul", _decided, _key)  # type: ignore[no-untyped-call]
+    _library.impl("linear", _decided_linear, _key)  # type: ignore[no-untyped-call]
 _library.impl("mm", _mm, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
 torch.library.register_fake("autoswizzle::mm", _mm_fake, lib=_library)
-torch.library.register_autograd(
-    "autoswizzle::mm", _mm_backward, setup_context=_mm_context, lib=_library
-)
 
 library = torch.ops.autoswizzle

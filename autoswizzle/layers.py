@@ -4,13 +4,15 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
+from torch.compiler import is_dynamo_compiling
 from torch.nn import functional
 
 from autoswizzle import graph
 from autoswizzle.errors import ArgumentError
 from autoswizzle.operands import PLAIN, is_row, torch_linear, why_torch
 from autoswizzle.ops import planned
-from autoswizzle.plans import plan_of
+from autoswizzle.plans import plan_for, quick
+from autoswizzle.recall import LINEAR, recall
 
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "relu": functional.relu,
@@ -51,15 +53,17 @@ def linear_or(
     bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """As linear, but what is torch's goes to this function of x, weight, bias."""
-    if torch.compiler.is_dynamo_compiling():
+    if is_dynamo_compiling():
         return graph.linear(x, weight, bias)
-    if why_torch(x, weight) is not None or weight.dim() != 2:
+    known = recall(LINEAR, x, weight)
+    if known is None and (why_torch(x, weight) is not None or weight.dim() != 2):
         return theirs(x, weight, bias)
     if bias is not None and not (type(bias) in PLAIN and is_row(bias, weight.shape[0], x)):
         return theirs(x, weight, bias)
-    b = weight.t()
-    plan = plan_of(x, b)
+    plan = plan_for(LINEAR, known, x, weight)
     if plan.config is None or not (bias is None or plan.pays_a_pass):
         return theirs(x, weight, bias)
-    result = planned(plan, x, b)
+    result = None if known is None else quick(known, x, weight)
+    if result is None:
+        result = planned(plan, x, weight.t())
     return result if bias is None else result.add_(bias)

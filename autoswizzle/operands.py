@@ -3,7 +3,13 @@
 from operator import attrgetter
 
 import torch
-from torch._C._functorch import peek_interpreter_stack
+from torch._C import (
+    _get_fp32_precision_getter,
+    _get_tracing_state,
+    _len_torch_dispatch_stack,
+    _len_torch_function_stack,
+)
+from torch._C._functorch import is_functorch_wrapped_tensor, peek_interpreter_stack
 from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
@@ -15,6 +21,7 @@ PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 # torch's own, kept here since patching replaces them where torch has them
 torch_matmul, torch_mm, torch_linear = torch.matmul, torch.mm, torch.nn.functional.linear
 on_gpu = attrgetter("is_cuda")
+DEVICE = "cuda"
 
 
 def why_torch(a: torch.Tensor, b: torch.Tensor) -> str | None:
@@ -32,24 +39,35 @@ def why_torch(a: torch.Tensor, b: torch.Tensor) -> str | None:
         return "the dtypes are not both float16, bfloat16 or float32"
     if a.layout is not torch.strided or b.layout is not torch.strided or a.is_nested or b.is_nested:
         return "an operand is not dense"
-    if a.is_neg() or b.is_neg():
-        return "an operand is a lazily negated view"
-    if torch.is_autocast_enabled() and dtype is not torch.get_autocast_dtype("cuda"):
+    if a.is_neg() or b.is_neg() or a._is_zerotensor() or b._is_zerotensor():
+        return "an operand is a lazily negated view or a zero without memory"
+    if is_functorch_wrapped_tensor(a) or is_functorch_wrapped_tensor(b):
+        return "an operand is wrapped by a transform"  # which may have ended
+    if autocast_dtype() not in (None, dtype):
         return "autocast changes the dtype"
-    return "a transform or mode is active" if _transformed() else None
+    return "a transform or mode is active" if transformed() else None
 
 
-def _transformed() -> bool:
+def autocast_dtype() -> torch.dtype | None:
+    """What autocast casts the operands of a product on a GPU to, if it is on."""
+    return torch.get_autocast_dtype(DEVICE) if torch.is_autocast_enabled(DEVICE) else None
+
+
+def transformed() -> bool:
     """Whether something must see torch.matmul called: vmap, dual numbers, a mode, a tracer."""
-    stack = torch._C._len_torch_function_stack()
+    stack = _len_torch_function_stack()
     return (
-        peek_interpreter_stack() is not None
-        or torch._C._len_torch_dispatch_stack() > 0
-        or forward_ad._current_level >= 0
-        or torch._C._get_tracing_state() is not None
+        under_functorch()
+        or _len_torch_dispatch_stack() > 0
+        or _get_tracing_state() is not None
         # torch.set_default_device leaves such a context on the stack; it can't change a product
         or (stack > 0 and not all(map(_is_device_context, range(stack))))
     )
+
+
+def under_functorch() -> bool:
+    """Whether a transform of torch.func (vmap too) or forward-mode differentiation is active."""
+    return peek_interpreter_stack() is not None or forward_ad._current_level >= 0
 
 
 def _is_device_context(level: int) -> bool:
@@ -87,6 +105,12 @@ def is_regular(operand: torch.Tensor) -> bool:
     """Whether a matrix is stored row-major or column-major without overlap."""
     rows, cols = operand.shape
     return operand_layout(rows, cols, operand.stride()) is not None
+
+
+def is_row_major(operand: torch.Tensor) -> bool:
+    """Whether a matrix is stored row-major, which an irregular one counts as."""
+    rows, cols = operand.shape
+    return operand_layout(rows, cols, operand.stride()) != "t"
 
 
 def problem_of(
@@ -137,7 +161,7 @@ def _stored(operand: torch.Tensor, base: int) -> tuple[str, bool]:
 def fp32_precision() -> str:
     """The precision of an fp32 product by torch's settings: ieee or tf32.
 
-    This getter follows every API torch has for it, and does not raise when they were mixed, as
-    get_float32_matmul_precision and allow_tf32 do.
+    The getter of torch.backends.cuda.matmul.fp32_precision: it follows every API torch has for it,
+    and does not raise when they were mixed, as get_float32_matmul_precision and allow_tf32 do.
     """
-    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
+    return "tf32" if _get_fp32_precision_getter("cuda", "matmul") == "tf32" else "ieee"

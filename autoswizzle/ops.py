@@ -8,17 +8,20 @@ came, so results, errors and warnings are torch's own.
 from collections.abc import Callable, Iterable
 
 import torch
+from torch import is_grad_enabled
+from torch.compiler import is_dynamo_compiling
 
 from autoswizzle import dispatch
-from autoswizzle.autograd import Product
+from autoswizzle.autograd import differentiable
 from autoswizzle.config import GemmConfig, check_type
 from autoswizzle.dispatch import Decision, decide
 from autoswizzle.errors import UnavailableError
 from autoswizzle.graph import multiply
 from autoswizzle.hardware import check_device
 from autoswizzle.operands import torch_matmul, why_torch
-from autoswizzle.plans import WITH_TORCH, Plan, launch, plan_of, product
+from autoswizzle.plans import WITH_TORCH, Plan, launch, plan_for, plan_of, product, quick
 from autoswizzle.problem import TORCH_NAMES, GemmProblem, as_problems
+from autoswizzle.recall import MATMUL, recall
 
 
 def matmul(
@@ -48,13 +51,20 @@ def product_or(
     """As matmul, but what is torch's goes to this function of a, b, out=."""
     if config is not None:
         check_type(config)
-    if torch.compiler.is_dynamo_compiling():
+    if is_dynamo_compiling():
         return multiply(a, b) if out is None else theirs(a, b, out=out)
-    if why_torch(a, b) is not None:  # without out=None, which a __torch_function__ would be given
+    if out is None and config is None:
+        known = recall(MATMUL, a, b)
+        result = None if known is None else quick(known, a, b)
+        if result is not None:
+            return result
+        plan = plan_for(MATMUL, known, a, b)
+    elif why_torch(a, b) is not None:  # no out=None, which a __torch_function__ would be given
         return theirs(a, b) if out is None else theirs(a, b, out=out)
-    if out is not None:
+    elif out is not None:
         return _product_into(theirs, a, b, out, config)
-    plan = plan_of(a, b, None, config)
+    else:
+        plan = plan_of(a, b, None, config)
     return theirs(a, b) if plan.config is None else planned(plan, a, b)
 
 
@@ -136,9 +146,9 @@ def _writable(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> bool:
 
 def planned(plan: Plan, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """A (..., k) @ b (k, n) on the kernel of their plan; differentiable."""
-    flat = a if a.dim() == 2 else a.view(-1, a.shape[-1])
-    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
-        result: torch.Tensor = Product.apply(matmul, plan, flat, b)  # type: ignore[no-untyped-call]
-    else:
-        result = product(plan, flat, b)
-    return result if a.dim() == 2 else result.view(*a.shape[:-1], b.shape[1])
+    if a.dim() != 2:
+        flat = planned(plan, a.view(-1, a.shape[-1]), b)
+        return flat.view(*a.shape[:-1], b.shape[1])
+    if is_grad_enabled() and (a.requires_grad or b.requires_grad):
+        return differentiable(matmul, plan, a, b)
+    return product(plan, a, b)

@@ -2,24 +2,43 @@
 
 import logging
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
+from torch import is_grad_enabled
 
 from autoswizzle import dispatch
 from autoswizzle.config import TORCH, GemmConfig
-from autoswizzle.dispatch import Decision, Launcher, decide, dispatcher
+from autoswizzle.dispatch import Decision, decide, dispatcher
 from autoswizzle.errors import AutoswizzleError, CacheError, CandidateError, UnavailableError
 from autoswizzle.hardware import Gpu
 from autoswizzle.operands import (
     as_matrices,
     fp32_precision,
     is_regular,
+    is_row_major,
     problem_of,
     torch_matmul,
+    why_torch,
 )
 from autoswizzle.problem import ALIGNMENT, GemmProblem
+from autoswizzle.recall import LINEAR, Known, aligned, learn
+
+if TYPE_CHECKING:
+    from autoswizzle.kernels.bound import Launcher
+
+try:  # torch.empty on the current device, past its dispatcher, as Inductor's code allocates
+    from torch._C import _cuda_getDevice as _current_device
+    from torch._C._dynamo.guards import _empty_strided_cuda  # type: ignore[attr-defined]
+except ImportError:  # a build without CUDA
+
+    def _current_device() -> int:
+        return -2  # no tensor's
+
 
 PASS_US = 2.0  # an elementwise kernel's device time however small it is, H200, of its order
+
+Output: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]  # extents, strides, dtype
 
 _log = logging.getLogger(__name__)
 
@@ -28,16 +47,20 @@ _log = logging.getLogger(__name__)
 class Plan:
     """How operands of certain shapes, strides and alignment are multiplied.
 
-    config: None for torch. forced: it is the caller's, so its failure is an error.
+    config: None for torch. row_major: how a and b are stored, as their gradients will be.
+    forced: the config is the caller's, so its failure is an error.
     launcher: its kernel, loaded at the first launch; a CUDA-graph capture runs no other.
     pays_a_pass: it saves more time over torch than one more pass over the output takes.
     reorders_sums: programs add up an output element in an order that may change between calls.
+    device: index of the operands'.
     """
 
     problem: GemmProblem | None = None
     config: GemmConfig | None = None
+    device: int = -1
+    row_major: tuple[bool, bool] = (True, True)
     forced: bool = False
-    launcher: Launcher | None = None
+    launcher: "Launcher | None" = None
     pays_a_pass: bool = True
     reorders_sums: bool = field(init=False)
 
@@ -47,6 +70,31 @@ class Plan:
 
 
 WITH_TORCH = Plan()
+TORCH_FOR_NOW = Plan()  # in a state that passes
+
+
+def quick(known: Known, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
+    """The product of known operands by the kernel of their plan; None: go the long way."""
+    at_a, at_b = a.data_ptr(), b.data_ptr()
+    if not aligned(at_a, at_b) or (known.tracked and is_grad_enabled()):
+        return None
+    return started(known.plan, known.output, at_a, at_b)
+
+
+def plan_for(kind: str, known: Known | None, a: torch.Tensor, b: torch.Tensor) -> Plan:
+    """The plan of any two arguments of torch.matmul, or of F.linear with a matrix as weight.
+
+    known: what recall said of them; what it did not know, it knows from then on.
+    """
+    if known is not None and aligned(a.data_ptr(), b.data_ptr()):
+        return known.plan  # type: ignore[no-any-return]
+    if why_torch(a, b) is not None:
+        return WITH_TORCH
+    plans = dispatcher().plans
+    plan = plan_of(a, b.t() if kind == LINEAR else b)
+    if plan is not TORCH_FOR_NOW:
+        learn(plans, kind, a, b, plan)
+    return plan
 
 
 def plan_of(
@@ -60,7 +108,7 @@ def plan_of(
     try:
         bases = a.data_ptr() % ALIGNMENT == 0, b.data_ptr() % ALIGNMENT == 0
     except RuntimeError:  # a wrapper without memory: a gradient batched by is_grads_batched
-        return WITH_TORCH
+        return TORCH_FOR_NOW
     shape: tuple[int, ...] = a.shape
     strides = a.stride()
     if len(shape) != 2 and b.dim() == 2 and a.numel() > 0 and shape and a.is_contiguous():
@@ -83,7 +131,7 @@ def plan_of(
     plan: Plan | None = plans.get(key)
     if plan is None:
         if _capturing(a):  # no file access, and what is not loaded by now can't be
-            return WITH_TORCH
+            return TORCH_FOR_NOW
         plan = _new_plan(a, b, out, config)
         dispatch.remember(plans, key, plan)
     return plan
@@ -95,23 +143,28 @@ def _new_plan(
     matrices = as_matrices(a, b)
     if matrices is None:
         return WITH_TORCH
+    device = a.get_device()
+    row_major = is_row_major(matrices[0]), is_row_major(matrices[1])
     problem = problem_of(*matrices, None if out is None else out.view(-1, b.shape[1]))
     try:
-        gpu = dispatch.gpu_of(a.get_device())
+        gpu = dispatch.gpu_of(device)
     except UnavailableError as error:
         _log.info("%s", error)
         return WITH_TORCH
     if config is not None:
         dispatch.check_config(config, problem, gpu)
-        return Plan(problem, config, forced=True) if config != TORCH else WITH_TORCH
+        return (
+            Plan(problem, config, device, row_major, forced=True) if config != TORCH else WITH_TORCH
+        )
     if not all(map(is_regular, matrices)):
         return WITH_TORCH
     decision = decide(problem, gpu)
     if decision.source == "miss":
-        decision = _on_miss(decision, problem, gpu, a.get_device())
+        decision = _on_miss(decision, problem, gpu, device)
     if decision.uses_torch:
         return WITH_TORCH
-    return Plan(problem, decision.config, pays_a_pass=pays_a_pass(decision, problem, gpu))
+    pays = pays_a_pass(decision, problem, gpu)
+    return Plan(problem, decision.config, device, row_major, pays_a_pass=pays)
 
 
 def pays_a_pass(decision: Decision, problem: GemmProblem, gpu: Gpu) -> bool:
@@ -154,33 +207,42 @@ def _tune(problem: GemmProblem, device: int) -> None:
 
 
 def product(plan: Plan, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """A (m, k) @ b (k, n) as the plan says; not differentiable."""
-    out = a.new_empty((a.shape[0], b.shape[1]))
+    """A (m, k) @ b (k, n) on the kernel of their plan; not differentiable."""
+    m, n = a.shape[0], b.shape[1]
+    result = started(plan, ((m, n), (n, 1), a.dtype), a.data_ptr(), b.data_ptr())
+    if result is not None:
+        return result
+    out = a.new_empty((m, n))
     return out if launch(plan, a, b, out) else torch_matmul(a, b)
+
+
+def started(plan: Plan, output: Output, at_a: int, at_b: int) -> torch.Tensor | None:
+    """The product of operands of this plan at these addresses; None: launch it the long way."""
+    launcher = plan.launcher
+    if launcher is None or not launcher.direct or plan.device != _current_device():
+        return None
+    if plan.reorders_sums and torch.are_deterministic_algorithms_enabled():
+        return None
+    out: torch.Tensor = _empty_strided_cuda(*output)
+    launcher.start(at_a, at_b, out.data_ptr())
+    return out
 
 
 def launch(plan: Plan, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> bool:
     """Run the plan's kernel into out; False when torch must do it this time."""
-    if plan.config is None or plan.problem is None:
-        return False
     if plan.reorders_sums and torch.are_deterministic_algorithms_enabled():
         return False
-    if plan.launcher is None:
-        return _first_launch(plan, plan.config, plan.problem, a, b, out)
-    plan.launcher(a, b, out)
+    launcher = plan.launcher
+    if launcher is None:
+        return _first_launch(plan, a, b, out)
+    launcher(a, b, out)
     return True
 
 
-def _first_launch(
-    plan: Plan,
-    config: GemmConfig,
-    problem: GemmProblem,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    out: torch.Tensor,
-) -> bool:
+def _first_launch(plan: Plan, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> bool:
     """Load the kernel and launch it, one thread at a time; one that fails is torch from now on."""
-    if _capturing(a):
+    config, problem = plan.config, plan.problem
+    if config is None or problem is None or _capturing(a):
         return False
     with dispatcher().lock:
         try:

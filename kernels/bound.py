@@ -10,7 +10,7 @@ import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -31,7 +31,10 @@ from autoswizzle.toolchain import triton_version
 
 MAX_TENSOR_MAPS = 4096  # kept by one launcher, 200 bytes each; then it starts over
 
-_Start = Callable[[int, Sequence[Any]], None]  # (stream, arguments): one launch
+STREAM = 3  # where the C function takes the stream
+
+# the C function, and its arguments before the kernel's own
+_Convention: TypeAlias = tuple[Callable[..., None], tuple[Any, ...]]
 
 
 class Launcher(Protocol):
@@ -39,13 +42,20 @@ class Launcher(Protocol):
 
     @property
     def direct(self) -> bool:
-        """Whether calls go past triton's JIT."""
+        """Whether calls go past triton's JIT, so that start may be called."""
         ...
 
     def __call__(self, a: Tensor, b: Tensor, out: Tensor) -> None:
         """out[m, n] = a[m, k] @ b[k, n] on the bound device's current stream.
 
         The operands are not checked; only the alignment of their bases may differ. Raises as run.
+        """
+        ...
+
+    def start(self, at_a: int, at_b: int, at_out: int) -> None:
+        """The same of operands at these addresses, where the bound device is the current one.
+
+        The addresses must be multiples of 16, or as aligned as the bound operands' are.
         """
         ...
 
@@ -58,8 +68,8 @@ def bind(config: GemmConfig, problem: GemmProblem, a: Tensor, b: Tensor, out: Te
     check_extents(problem, a, b, out)
     call = family(config.kernel).call(config, problem, a, b, out)
     plain = PlainLauncher(config, problem)
-    starter = _STARTERS.get(triton_version() or (0, 0))
-    if interpreted(call) or starter is None:
+    convention = _CONVENTIONS.get(triton_version() or (0, 0))
+    if interpreted(call) or convention is None:
         return plain
     with current_device(a.device):
         kernel, resources = load(call)
@@ -69,15 +79,15 @@ def bind(config: GemmConfig, problem: GemmProblem, a: Tensor, b: Tensor, out: Te
     low_bits = [
         ALIGNMENT - 1 if operand.data_ptr() % ALIGNMENT == 0 else 0 for operand in (a, b, out)
     ]
+    function, header = convention(kernel, programs)
+    arguments = call.arguments(torch.device("meta"))
     return DirectLauncher(
         plain=plain,
         device=a.device.index,
         low_bits=(low_bits[0], low_bits[1], low_bits[2]),
-        arguments=prepare(
-            call.arguments(torch.device("meta")), (a, b, out), kernel.metadata.tensordesc_meta or ()
-        ),
+        function=function,
+        arguments=prepare(header, arguments, (a, b, out), kernel.metadata.tensordesc_meta or ()),
         scratch=call.scratch,
-        start=starter(kernel, programs),
     )
 
 
@@ -93,10 +103,14 @@ class PlainLauncher:
         """See Launcher."""
         run(self.config, self.problem, a, b, out)
 
+    def start(self, at_a: int, at_b: int, at_out: int) -> None:
+        """See Launcher."""
+        raise NotImplementedError("triton's own launch takes tensors")
+
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """The C function's argument list, with holes that each launch fills.
+    """The C function's argument list, with holes that each launch fills: the stream's and these.
 
     pointers: (position, operand) of the addresses of operands 0, 1, 2: a, b, out. maps: (position,
     operand, encoder from an address) of the tensor maps. scratch: (position, name) of a launch's
@@ -119,58 +133,63 @@ class DirectLauncher:
     plain: PlainLauncher
     device: int
     low_bits: tuple[int, int, int]
+    function: Callable[..., None]
     arguments: Arguments
     scratch: Scratch
-    start: _Start
     tensor_maps: dict[tuple[int, int], Any] = field(default_factory=dict)
     direct: bool = True
 
     def __call__(self, a: Tensor, b: Tensor, out: Tensor) -> None:
         """See Launcher."""
-        addresses = (a.data_ptr(), b.data_ptr(), out.data_ptr())
+        addresses = a.data_ptr(), b.data_ptr(), out.data_ptr()
         low_a, low_b, low_out = self.low_bits
         if addresses[0] & low_a or addresses[1] & low_b or addresses[2] & low_out:
             self.plain(a, b, out)
         elif torch._C._cuda_getDevice() == self.device:
-            self._launch(addresses)
+            self.start(*addresses)
         else:
             with torch.cuda.device(self.device):
-                self._launch(addresses)
+                self.start(*addresses)
 
-    def _launch(self, addresses: tuple[int, int, int]) -> None:
+    def start(self, at_a: int, at_b: int, at_out: int) -> None:
+        """See Launcher."""
+        addresses = at_a, at_b, at_out
         arguments = self.arguments
-        values = list(arguments.values)
+        values = [*arguments.values]
+        values[STREAM] = torch._C._cuda_getCurrentRawStream(self.device)
         for position, operand in arguments.pointers:
             values[position] = addresses[operand]
         for position, operand, encode in arguments.maps:
-            values[position] = self._tensor_map(position, addresses[operand], encode)
+            place = position, addresses[operand]
+            values[position] = self.tensor_maps.get(place) or self._encoded(place, encode)
         if arguments.scratch:
             allocated = self.scratch.allocate(torch.device("cuda", self.device))
             for position, name in arguments.scratch:
                 values[position] = allocated[name]
         try:
-            self.start(torch._C._cuda_getCurrentRawStream(self.device), values)
+            self.function(*values)
         except RuntimeError as error:  # what triton's launcher raises for a driver error
             raise LaunchError(f"{self.plain.config}: {error}") from error
 
-    def _tensor_map(self, position: int, address: int, encode: Callable[[int], Any]) -> Any:  # noqa: ANN401
-        found = self.tensor_maps.get((position, address))
-        if found is None:
-            if len(self.tensor_maps) >= MAX_TENSOR_MAPS:
-                self.tensor_maps.clear()
-            found = self.tensor_maps[position, address] = encode(address)
+    def _encoded(self, place: tuple[int, int], encode: Callable[[int], Any]) -> Any:  # noqa: ANN401
+        if len(self.tensor_maps) >= MAX_TENSOR_MAPS:
+            self.tensor_maps.clear()
+        found = self.tensor_maps[place] = encode(place[1])
         return found
 
 
 def prepare(
-    arguments: Mapping[str, Any], operands: Sequence[Tensor], map_facts: Sequence[Any]
+    header: Sequence[Any],
+    arguments: Mapping[str, Any],
+    operands: Sequence[Tensor],
+    map_facts: Sequence[Any],
 ) -> Arguments:
-    """The argument list of a call on these operands.
+    """The argument list of a call on these operands; header: what every kernel's begins with.
 
     map_facts: what the compiler says of each tensor map, in order. The C function takes a tensor
     map's shape and strides after it, and skips constexprs.
     """
-    values: list[Any] = []
+    values = [*header]
     pointers: list[tuple[int, int]] = []
     maps: list[tuple[int, int, Callable[[int], Any]]] = []
     scratch: list[tuple[int, str]] = []
@@ -228,36 +247,33 @@ def _c_function(launcher: Any) -> Callable[..., None]:  # noqa: ANN401
     return launch
 
 
-def _starter_3_6(kernel: Any, programs: int) -> _Start:  # noqa: ANN401
-    launcher, function, packed = kernel.run, kernel.function, kernel.packed_metadata
+def _convention_3_6(kernel: Any, programs: int) -> _Convention:  # noqa: ANN401
+    launcher = kernel.run
+    header = (
+        programs, 1, 1, None, kernel.function,
+        launcher.launch_cooperative_grid, launcher.launch_pdl, None, None,
+        kernel.packed_metadata, None, None, None,
+    )  # fmt: skip
+    return _c_function(launcher), header
+
+
+def _convention_3_9(kernel: Any, programs: int) -> _Convention:  # noqa: ANN401
+    launcher = kernel.run
     launch = _c_function(launcher)
-    cooperative, dependent = launcher.launch_cooperative_grid, launcher.launch_pdl
+    header = (
+        programs, 1, 1, None, kernel.function,
+        launcher.launch_cooperative_grid, launcher.launch_pdl, kernel.packed_metadata,
+        None, None, None, None, None, launcher.arg_annotations, launcher.kernel_signature,
+    )  # fmt: skip
+    length = len(header)
 
-    def start(stream: int, values: Sequence[Any]) -> None:
-        launch(
-            programs, 1, 1, stream, function, cooperative, dependent, None, None,
-            packed, None, None, None, *values,
-        )  # fmt: skip
+    def function(*values: Any) -> None:  # noqa: ANN401
+        launch(*values[:length], values[length:])
 
-    return start
-
-
-def _starter_3_9(kernel: Any, programs: int) -> _Start:  # noqa: ANN401
-    launcher, function, packed = kernel.run, kernel.function, kernel.packed_metadata
-    launch = _c_function(launcher)
-    cooperative, dependent = launcher.launch_cooperative_grid, launcher.launch_pdl
-    annotations, signature = launcher.arg_annotations, launcher.kernel_signature
-
-    def start(stream: int, values: Sequence[Any]) -> None:
-        launch(
-            programs, 1, 1, stream, function, cooperative, dependent, packed,
-            None, None, None, None, None, annotations, signature, values,
-        )  # fmt: skip
-
-    return start
+    return function, header
 
 
-_STARTERS: Mapping[tuple[int, int], Callable[[Any, int], _Start]] = {
-    (3, 6): _starter_3_6,
-    (3, 9): _starter_3_9,
+_CONVENTIONS: Mapping[tuple[int, int], Callable[[Any, int], _Convention]] = {
+    (3, 6): _convention_3_6,
+    (3, 9): _convention_3_9,
 }

@@ -1,5 +1,6 @@
 """ops.py on a GPU: torch's contract, with own kernels forced wherever they are legal."""
 
+import contextlib
 import subprocess
 import sys
 import threading
@@ -8,7 +9,7 @@ import warnings
 import pytest
 import torch
 
-from autoswizzle import dispatch, kernels, plans
+from autoswizzle import dispatch, kernels, plans, recall
 from autoswizzle.cache.entry import CacheEntry
 from autoswizzle.cache.key import key_for
 from autoswizzle.cache.store import shared_store
@@ -328,6 +329,36 @@ def test_a_stored_entry_is_found_again_by_tensors(text):
     assert plans.plan_of(a, b).launcher is not None
 
 
+STATES = {
+    "plain": contextlib.nullcontext,
+    "no_grad": torch.no_grad,
+    "inference": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cuda", dtype=torch.bfloat16),
+    "autocast to half": lambda: torch.autocast("cuda", dtype=torch.float16),
+    "another stream": lambda: torch.cuda.stream(torch.cuda.Stream()),
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_known_operands_in_another_state(state):
+    tune(GemmProblem(64, 128, 256, "bf16", "nn"))
+    a, b = ints(64, 256), ints(256, 128)
+    exact = a.double() @ b.double()
+    for _ in range(2):
+        matmul(a, b)
+    assert recall.recall(recall.MATMUL, a, b) is not None
+    torch.cuda.synchronize()
+    for _ in range(2):
+        with STATES[state]():
+            known, reason = recall.recall(recall.MATMUL, a, b), why_torch(a, b)
+            assert known is None or reason is None
+            product, theirs = matmul(a, b), torch.matmul(a, b)
+            assert product.dtype is theirs.dtype
+            assert product.is_inference() == theirs.is_inference()
+        torch.cuda.synchronize()
+        assert torch.equal(product, exact.to(product.dtype))
+
+
 def test_sixteen_threads_on_a_new_shape():
     tune(GemmProblem(64, 128, 256, "bf16", "nn"))
     a, b = ints(64, 256), ints(256, 128)
@@ -395,11 +426,17 @@ def test_capture_of_a_tuned_problem(prepared, capfd, monkeypatch):
     ran = []
     bind = dispatch.bind_kernel
 
-    def counted(*args):
-        launcher = bind(*args)
-        return lambda *operands: ran.append(1) or launcher(*operands)
+    class Counted:
+        direct = False
 
-    monkeypatch.setattr(dispatch, "bind_kernel", counted)
+        def __init__(self, *args):
+            self.launcher = bind(*args)
+
+        def __call__(self, *operands):
+            ran.append(1)
+            self.launcher(*operands)
+
+    monkeypatch.setattr(dispatch, "bind_kernel", Counted)
     if prepared:
         assert [decision.uses_torch for decision in prepare([problem])] == [False]
     ran.clear()

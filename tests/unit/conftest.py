@@ -1,15 +1,19 @@
 """Problems, keys and entries that several test files build on."""
 
+import ctypes
 import os
 import sys
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
 
 import pytest
+import torch
+from torch._C._dynamo.guards import _empty_strided_cpu
 
-from autoswizzle import dispatch, operands
+from autoswizzle import dispatch, operands, plans
 from autoswizzle import kernels as kernel_package
 from autoswizzle.cache.entry import CacheEntry
 from autoswizzle.cache.key import key_for
@@ -69,6 +73,31 @@ def entry_for(h200):
     return build
 
 
+class Launch:
+    """Stands for kernels.bound.DirectLauncher."""
+
+    direct = True
+
+    def __init__(self, run, operands):
+        self.run = run
+        self.facts = [(t.shape, t.stride(), t.dtype) for t in operands]
+
+    def __call__(self, a, b, out):
+        assert [(t.shape, t.stride(), t.dtype) for t in (a, b, out)] == self.facts
+        self.run(a, b, out)
+
+    def start(self, *addresses):
+        self.run(*(self.at(*where) for where in zip(addresses, self.facts, strict=True)))
+
+    @staticmethod
+    def at(address, facts):
+        """The tensor that begins there."""
+        shape, strides, dtype = facts
+        steps = (stride * (extent - 1) for stride, extent in zip(strides, shape, strict=True))
+        memory = (ctypes.c_byte * ((1 + sum(steps)) * dtype.itemsize)).from_address(address)
+        return torch.frombuffer(memory, dtype=dtype).as_strided(shape, strides)
+
+
 class Kernels:
     """Stands for our kernels on the CPU: multiplies with torch and records what it was asked."""
 
@@ -78,13 +107,7 @@ class Kernels:
 
     def __call__(self, config, problem, a, b, out):
         """As kernels.bind."""
-        facts = [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in (a, b, out)]
-
-        def launch(*operands):
-            assert [(t.shape, t.stride(), t.dtype) for t in operands] == facts
-            self.run(config, problem, *operands)
-
-        return launch
+        return Launch(partial(self.run, config, problem), (a, b, out))
 
     def run(self, config, problem, a, b, out):
         if self.error is not None:
@@ -131,6 +154,9 @@ def fake_gpu(fresh, monkeypatch, h200):
     """CPU tensors count as an H200's, and Kernels stands for our kernels."""
     kernels = Kernels()
     monkeypatch.setattr(operands, "on_gpu", attrgetter("is_cpu"))
+    monkeypatch.setattr(operands, "DEVICE", "cpu")
+    monkeypatch.setattr(plans, "_current_device", lambda: -1)
+    monkeypatch.setattr(plans, "_empty_strided_cuda", _empty_strided_cpu, raising=False)
     monkeypatch.setattr(dispatch, "gpu_of", lambda device: h200)
     monkeypatch.setattr(dispatch, "bind_kernel", kernels)
     monkeypatch.setattr(kernel_package, "current_source", {"pointer": "aaaa", "torch": ""}.get)

@@ -18,6 +18,7 @@ RANKS = [
     ("kernels", "search", "cache", "cluster"),
     ("laboratory", "forecast", "microbench", "results"),
     ("tuning", "dispatch", "order_bench", "smem_bench"),
+    ("recall",),
     ("plans",),
     ("autograd",),
     ("graph",),

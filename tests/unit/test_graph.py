@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import autoswizzle
+from autoswizzle import plans
 from autoswizzle.config import TORCH
 from autoswizzle.dispatch import dispatcher
 from autoswizzle.ops import matmul
@@ -190,8 +191,25 @@ def test_autocast_inside_a_graph(graphs):
     assert compiled(f, graphs)(ints(4, 16), ints(16, 8)).dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("grad", [False, True])
-@pytest.mark.parametrize("operator", ["matmul", "mm"])
+@pytest.mark.parametrize("transform", ["vmap", "grad", "jvp"])
+def test_a_functional_transform_in_a_graph_is_plain_torch(tuned, graphs, transform):
+    a, b = ints(4, 16), ints(16, 8)
+    f, expected = {
+        "vmap": (lambda a, b: torch.vmap(lambda row: matmul(row[None], b))(a), (a @ b)[:, None]),
+        "grad": (
+            lambda a, b: torch.func.grad(lambda x: matmul(x, b).sum())(a),
+            b.sum(1).expand(4, 16),
+        ),
+        "jvp": (
+            lambda a, b: torch.func.jvp(lambda x: matmul(x, b), (a,), (a + 1,))[1],
+            (a + 1) @ b,
+        ),
+    }[transform]
+    assert torch.equal(compiled(f, graphs)(a, b), expected)
+    assert not tuned.calls
+
+
+@pytest.mark.parametrize(("operator", "grad"), [("matmul", False), ("matmul", True), ("mm", False)])
 def test_the_operators_pass_opcheck(tuned, operator, grad):
     checked = getattr(torch.ops.autoswizzle, operator).default
     for a, b in ((ints(4, 16), ints(16, 8)), (ints(16, 4).mT, ints(8, 16).mT)):
@@ -211,6 +229,16 @@ def test_fake_results_are_shaped_like_real_ones(tuned):
             fake = mm(mode.from_tensor(a), mode.from_tensor(b))
         real = mm(a, b)
         assert (fake.shape, fake.stride(), fake.dtype) == (real.shape, real.stride(), real.dtype)
+
+
+def test_a_call_of_the_graphs_operator_knows_its_operands_again(tuned, graphs, monkeypatch):
+    a, b = ints(4, 16), ints(16, 8)
+    f = compiled(matmul, graphs)
+    f(a, b)  # while it compiles, in another state of the thread
+    f(a, b)
+    monkeypatch.setattr(plans, "plan_of", lambda *args: pytest.fail("the long way"))
+    assert torch.equal(f(a, b), a @ b)
+    assert len(tuned.calls) == 3
 
 
 def test_export(tuned):
