@@ -26,18 +26,30 @@ suites() {
     suite bf16 tn
     suite fp16 nt
 }
-counters() { limited 300 "$python" benchmarks/counters.py; }
-tables() { limited 580 "$python" benchmarks/time_tables.py --seconds 540; }
+counters() {
+    limited 300 "$python" benchmarks/counters.py
+    limited 300 "$python" benchmarks/counters.py --fitting
+}
+tables() {
+    limited 580 "$python" benchmarks/time_tables.py --seconds 540
+    limited 300 "$python" benchmarks/time_tables.py --fitting
+}
 calibration() { limited 120 "$python" benchmarks/calibration.py; }
 overhead() { limited 120 "$python" benchmarks/host_overhead.py; }
 model() { limited 580 "$python" benchmarks/model.py --layers 8 --tune-seconds 15; }
 layouts() { limited 120 "$python" benchmarks/smem_bench.py; }
+sanitizer() { limited 300 "$python" benchmarks/sanitize.py; }
+tuning() {
+    limited 900 "$python" benchmarks/tune_suite.py wall
+    limited 900 "$python" benchmarks/tune_suite.py winners
+}
 
 steps=("$@")
-[ ${#steps[@]} -gt 0 ] || steps=(tests pipeline orders suites counters tables calibration overhead model layouts)
+[ ${#steps[@]} -gt 0 ] || steps=(tests pipeline orders suites counters tables calibration overhead model layouts sanitizer tuning)
 for step in "${steps[@]}"; do
     case $step in
-        tests | pipeline | orders | suites | counters | tables | calibration | overhead | model | layouts) "$step" ;;
-        *) printf 'step must be tests, pipeline, orders, suites, counters, tables, calibration, overhead, model or layouts, got %s\n' "$step" >&2; exit 2 ;;
+        tests | pipeline | orders | suites | counters | tables | calibration | overhead | model | layouts | \
+            sanitizer | tuning) "$step" ;;
+        *) printf 'step must be tests, pipeline, orders, suites, counters, tables, calibration, overhead, model, layouts, sanitizer or tuning, got %s\n' "$step" >&2; exit 2 ;;
     esac
 done

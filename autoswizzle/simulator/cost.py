@@ -56,9 +56,9 @@ class Coefficients:
     spill_bytes_per_sm_us: float
 
 
-# Fitted to 880 random configurations of four problems on an H200 (bf16 nt, benchmarks/suite.FITTING),
-# 2026-11-30; on the 20 problems of results/h200/tables, none of them among those: rank correlation
-# 0.94 in the median (docs/predictor.md). Shares above 1: the k step's own time is counted apart.
+# Fitted to 880 random configurations of four problems (suite.FITTING, bf16 nt) on an H200,
+# 2026-11-30. On the 20 other problems of results/h200/tables: rank correlation 0.94 in the median
+# (docs/predictor.md). Shares above 1: the k step's own time is counted apart.
 FITTED = Coefficients(
     pointer=0.98, tma=1.22, mma_sync=0.50, none=1.29, cooperative=1.31, pingpong=1.50,
     serial_share=0.78, step_us=0.081, load_latency_us=0.62, l2_share=1.09, l2_overlap=12.0,
