@@ -184,7 +184,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--sampler", choices=SAMPLERS, default="tpe")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args(arguments)
-    rows: list[Replay] = joblib.Parallel(n_jobs=given.jobs)(
+    # Forked: loky would copy the classes of this script, locks and all, to its processes.
+    rows: list[Replay] = joblib.Parallel(n_jobs=given.jobs, backend="multiprocessing")(
         joblib.delayed(replay)(path, given.seeds, given.trials, given.sampler)
         for path in given.tables
     )
