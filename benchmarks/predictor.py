@@ -174,7 +174,7 @@ def _point(data: dict[str, Any], row: dict[str, Any]) -> Point:
         launch = Launch(
             problem.m, problem.n, problem.k, config.block_m, config.block_n, config.block_k,
             problem.itemsize, config.swizzle, config.group_size, row["resident"], problem.batch,
-            config.split_k,
+            config.split_k, config.num_stages, config.persistent,
         )  # fmt: skip
         return Point(f"{problem} {config}", launch, problem.out_itemsize, read)
     tile = data["tile"]
@@ -188,7 +188,8 @@ def _point(data: dict[str, Any], row: dict[str, Any]) -> Point:
         name = f"{'x'.join(map(str, extents))} group {group_size}"
     launch = Launch(
         *extents, tile["block_m"], tile["block_n"], tile["block_k"], 2, order, group_size,
-        data["resident_programs"],
+        data["resident_programs"], stages=tile["num_stages"],
+        persistent=row.get("launch") != "one program per tile",
     )  # fmt: skip
     return Point(name, launch, 2, read)
 
