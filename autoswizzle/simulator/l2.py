@@ -16,9 +16,11 @@ touched by two programs d apart in the order is touched d * lag apart on average
 with probability (d * lag / (d * lag + t))^2. In a span t, a wave that touches E distinct elements
 in lockstep touches E * t of them, and besides, for each such pair, its tile in as much of the
 span as the pair is apart, at most t. The span in which that fills the cache is the lifetime of what
-is cached, and pairs farther apart than it read their tile twice. Where a tile is carried from wave
-to wave, early readers and late ones move its touches closer together, and spread what is read
-between them: the reuse distance changes by the difference.
+is cached, and pairs farther apart than it read their tile twice; unless they are so far apart, by
+nearly a work item, that the later one is among the next wave's. Where programs start one after the
+other, early readers and late ones also move the touches of a tile carried from wave to wave closer
+together, and spread what is read between them: its reuse distance changes by the difference.
+Persistent programs drift in no order.
 """
 
 import numpy as np
@@ -30,8 +32,8 @@ from autoswizzle.simulator.work import Launch
 
 # Fitted to benchmarks/results/h200/fitting_counters.json, H200, 2026-11-30, and to nothing else.
 SOFT_EDGE = (0.6, 1.4)  # reuse distances, shares of the capacity, where hits begin and cease to fail
-STAGGER = 0.624  # lag after the first wave where every tile has a program: 1 is evenly spread starts
-DRIFT = 0.0305  # what each wave adds to the lag of persistent programs, up to 1
+STAGGER = 0.65  # lag after the first wave where every tile has a program: 1 is evenly spread starts
+DRIFT = 0.033  # what each wave adds to the lag of persistent programs, up to 1
 # Bytes of a row of A in flight on an SM, stages times resident blocks, above which programs drift:
 # 384 did not, 512 and 576 did. A program ahead waits for DRAM unless enough of it is in flight.
 IN_FLIGHT = 448
@@ -53,7 +55,7 @@ def measured_traffic(launch: Launch, gpu: Gpu, out_itemsize: float) -> Traffic:
     repeated: NDArray[np.number] = distances.repeated_within(int(capacity))
     lag = _lag(launch, gpu, distances, stored)
     if lag.any():
-        apart = apart + _moved(launch, distances, lag)
+        apart = apart if launch.persistent else apart + _moved(launch, distances, lag)
         repeated = repeated * (1 - _parted(distances, lag, capacity))[:, None]
     first = distances.first + distances.same + apart[:, None]
     last = first + distances.slope * (distances.lengths - 1)
@@ -98,8 +100,9 @@ def _parted(distances: Distances, lag: Floats, capacity: float) -> Floats:
         held = touched * life + np.bincount(wave, size * near * life[wave], reuse.waves)
         life += (capacity - held) / (touched + np.bincount(wave, size * near**2, reuse.waves))
     late = np.where(touched[wave] <= capacity, 0, late)  # nothing of such a wave is ever gone
-    gone: Floats = (late / (late + life[wave])) ** 2
-    return gone
+    life = np.minimum(1, life)[wave]
+    gone: Floats = (late / (late + life)) ** 2 - (late / np.maximum(late + 1 - life, 1e-12)) ** 2
+    return np.maximum(0, gone)
 
 
 def _moved(launch: Launch, distances: Distances, lag: Floats) -> Floats:
