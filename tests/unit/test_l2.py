@@ -155,6 +155,12 @@ def test_a_launch_that_fits_the_cache_is_unchanged(persistent):
     assert reads(launch) == reads(replace(launch, stages=1)) == 2 * 1024 * 1024 * 2
 
 
+def test_a_wave_that_fits_the_cache_is_unchanged_however_programs_drift(monkeypatch):
+    monkeypatch.setattr(l2, "DRIFT", 2)
+    launch = replace(ONE_WAVE, m=1024, n=4096, k=3008, concurrency=128)  # 8 x 16 tiles, 29.4 MiB
+    assert reads(launch) == reads(replace(launch, stages=1)) == (launch.m + launch.n) * 3008 * 2
+
+
 def test_programs_that_all_wait_for_dram_do_not_drift():
     slow = replace(H200, dram_gbs=100)
     assert reads(MANY_WAVES, slow) == reads(replace(MANY_WAVES, stages=1), slow)
