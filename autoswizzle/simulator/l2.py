@@ -31,10 +31,8 @@ from autoswizzle.simulator.lru import Distances, Traffic
 from autoswizzle.simulator.work import Launch
 
 # Fitted to benchmarks/results/h200/fitting_counters.json, H200, 2026-11-30, and to nothing else.
-SOFT_EDGE = (
-    0.6,
-    1.4,
-)  # reuse distances, shares of the capacity, where hits begin and cease to fail
+# Edge: reuse distances, as shares of the capacity, at which hits begin and cease to fail.
+SOFT_EDGE = (0.6, 1.4)
 STAGGER = 0.65  # lag after the first wave where every tile has a program: 1 is evenly spread starts
 DRIFT = 0.033  # what each wave adds to the lag of persistent programs, up to 1
 # Bytes of a row of A in flight on an SM, stages times resident blocks, above which programs drift:
