@@ -1,13 +1,16 @@
 """How right and how fast the cache model is.
 
-    python benchmarks/predictor.py [--traces N] [--counters FILE ...] [--drift SPREAD]
-        [--calibration FILE] [--out FILE]
+    python benchmarks/predictor.py [--traces N] [--counters FILE ...] [--calibration FILE]
+        [--fit] [--out FILE]
 
 Checks the closed form against the plain replay on random work, times both side by side, times the
-ranking, and compares predicted DRAM reads with hardware counters. No GPU is needed. Counter files
-are those of tests/data and any benchmarks/results/h200/*counters*.json; a row of the latter holds
-"problem" (text form), "config" (GemmConfig.to_dict), "resident" (programs on the GPU) and
-"measured_dram_read_bytes".
+ranking, and compares predicted DRAM reads with hardware counters: file by file, and over all of
+them. No GPU is needed. Counter files are those of tests/data and any
+benchmarks/results/h200/*counters*.json; a row of the latter holds "problem" (text form), "config"
+(GemmConfig.to_dict), "resident" (programs on the GPU) and "measured_dram_read_bytes".
+fitting_counters.json is what the model's coefficients were fitted to: its errors stand apart.
+--calibration: a result of benchmarks/calibration.py, by which the model predicts once more.
+--fit: print the coefficients that fit best, in place of everything else.
 """
 
 import argparse
@@ -16,8 +19,7 @@ import platform
 import random
 import sys
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -41,6 +43,7 @@ from autoswizzle.space import candidates
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
+FITTING = RESULTS / "h200" / "fitting_counters.json"
 H200 = find_gpu("H200")
 ARTICLE = Launch(8192, 8192, 8192, 128, 128, 32, 2, "grouped", 8, 168)
 console = Console(width=110)
@@ -159,6 +162,14 @@ class Point:
     out_itemsize: int
     read_bytes: int
 
+    @property
+    def family(self) -> str:
+        """Tile, stages and launch style."""
+        at = self.launch
+        style = "persistent" if at.persistent else "a program a tile"
+        tile = f"{at.block_m}x{at.block_n}x{at.block_k}"
+        return f"{tile}, {at.stages} stages, {at.concurrency} programs, {style}"
+
 
 def points(path: Path) -> list[Point]:
     """The rows of a counter file of any of the three forms (module docstring)."""
@@ -174,7 +185,7 @@ def _point(data: dict[str, Any], row: dict[str, Any]) -> Point:
         launch = Launch(
             problem.m, problem.n, problem.k, config.block_m, config.block_n, config.block_k,
             problem.itemsize, config.swizzle, config.group_size, row["resident"], problem.batch,
-            config.split_k,
+            config.split_k, config.num_stages, config.persistent,
         )  # fmt: skip
         return Point(f"{problem} {config}", launch, problem.out_itemsize, read)
     tile = data["tile"]
@@ -188,56 +199,24 @@ def _point(data: dict[str, Any], row: dict[str, Any]) -> Point:
         name = f"{'x'.join(map(str, extents))} group {group_size}"
     launch = Launch(
         *extents, tile["block_m"], tile["block_n"], tile["block_k"], 2, order, group_size,
-        data["resident_programs"],
+        data["resident_programs"], stages=tile["num_stages"],
+        persistent=row.get("launch") != "one program per tile",
     )  # fmt: skip
     return Point(name, launch, 2, read)
 
 
-def drifting_reads(launch: Launch, capacity: int, spread: float) -> int:
-    """DRAM reads of LRU when each persistent program runs at its own pace, evenly spaced ones.
+def variants(gpu: Gpu, measured: Gpu | None) -> dict[str, Callable[[Point], float]]:
+    """The models, and each choice of the L2 as it is undone on its own.
 
-    spread: standard deviation of the programs' speeds, relative. They never wait for each other.
+    measured: the same GPU as if the catalogue had no entry for it, by its calibration.
     """
-    operands = launch.operands()
-    speeds = 1 + spread * np.random.default_rng(0).standard_normal(launch.concurrency)
-    waves = [[program[0] for program in wave] for wave in launch.waves()]
-    wave, program = (
-        np.array(column)
-        for column in zip(
-            *((w, p) for w, items in enumerate(waves) for p in range(len(items))), strict=True
-        )
-    )
-    steps = operands.steps
-    at = (wave[:, None] * steps + np.arange(steps)) * speeds[program][:, None]
-    held: OrderedDict[tuple[bool, int, int], int] = OrderedDict()
-    used = missed = 0
-    for touch in np.argsort(at, axis=None, kind="stable"):
-        index, step = divmod(int(touch), steps)
-        item = waves[wave[index]][program[index]]
-        for tile, extent in (
-            ((True, item.row, step), operands.row_extents[item.row]),
-            ((False, item.column, step), operands.column_extents[item.column]),
-        ):
-            if tile in held:
-                held.move_to_end(tile)
-                continue
-            held[tile] = size = extent * operands.depth(step) * operands.itemsize
-            missed += size
-            used += size
-            while used > capacity:
-                used -= held.popitem(last=False)[1]
-    return missed
-
-
-def variants(gpu: Gpu, drift: float) -> dict[str, Callable[[Point], float]]:
-    """The models, and each choice of the L2 as it is undone on its own."""
 
     def as_it_is(point: Point, gpu: Gpu = gpu, stores: float = 1.0) -> float:
         size = point.out_itemsize * stores
         return measured_traffic(point.launch, gpu, size).miss_bytes
 
-    def one_block_an_sm(point: Point) -> float:
-        return as_it_is(replace(point, launch=replace(point.launch, concurrency=gpu.num_sms)))
+    def changed(point: Point, **fields: object) -> float:
+        return as_it_is(replace(point, launch=replace(point.launch, **fields)))
 
     def hard_edge(point: Point) -> float:
         edge, l2.SOFT_EDGE = l2.SOFT_EDGE, (1 - 1e-9, 1 + 1e-9)
@@ -247,54 +226,99 @@ def variants(gpu: Gpu, drift: float) -> dict[str, Callable[[Point], float]]:
             l2.SOFT_EDGE = edge
 
     effective, reported = gpu.l2_effective_bytes, gpu.l2_bytes
-    found: dict[str, Callable[[Point], float]] = {
-        "l2": as_it_is,
+    found: dict[str, Callable[[Point], float]] = {"l2": as_it_is}
+    if measured is not None:
+        found["l2, calibrated"] = lambda point: as_it_is(point, measured)
+    return found | {
         "l2, reported capacity": lambda point: as_it_is(
             point, replace(gpu, l2_effective_bytes=reported)
         ),
-        "l2, one block an SM": one_block_an_sm,
+        "l2, one block an SM": lambda point: changed(point, concurrency=gpu.num_sms),
         "l2, stores of C not kept": lambda point: as_it_is(point, stores=0.0),
         "l2, stores of C in full": lambda point: as_it_is(point, stores=reported / effective),
         "l2, hard edge": hard_edge,
+        "l2, in lockstep": lambda point: changed(point, stages=1),
         "lru": lambda point: traffic(point.launch, effective).miss_bytes,
         "lru, reported capacity": lambda point: traffic(point.launch, reported).miss_bytes,
     }
-    if drift:
-        found[f"lru, speeds differ by {drift:.1%}"] = lambda point: drifting_reads(
-            point.launch, effective, drift
-        )
-    return found
 
 
-def counters(paths: Iterable[Path], drift: float, gpu: Gpu) -> list[dict[str, Any]]:
-    """Predicted over measured DRAM reads of every row, by file and model."""
-    results = []
+def summary(names: Sequence[str], ratios: Sequence[float]) -> dict[str, Any]:
+    """Errors of predicted over measured reads."""
+    error = np.abs(np.array(ratios) - 1)
+    worst = int(error.argmax())
+    return {
+        "rows": len(error),
+        "median": float(np.median(error)),
+        "p90": float(np.quantile(error, 0.9)),
+        "worst": float(error[worst]),
+        "worst_row": names[worst],
+    }
+
+
+def show(title: str, found: Mapping[str, Mapping[str, Any]]) -> None:
+    table = Table("", "rows", "median", "90 %", "worst", "worst row", title=title)
+    for name, errors in found.items():
+        shares = (f"{errors[key]:.1%}" for key in ("median", "p90", "worst"))
+        table.add_row(name, str(errors["rows"]), *shares, errors["worst_row"])
+    console.print(table)
+
+
+def counters(paths: Iterable[Path], gpu: Gpu, measured: Gpu | None) -> dict[str, Any]:
+    """Predicted over measured DRAM reads: of every file by model, of all reported rows together,
+    and of those by family and by file.
+    """
+    files, reported = [], []
     for path in paths:
         rows = points(path)
-        models = {}
-        for name, predict in variants(gpu, drift).items():
+        names = [point.name for point in rows]
+        models: dict[str, Any] = {}
+        for name, predict in variants(gpu, measured).items():
             ratios = [predict(point) / point.read_bytes for point in rows]
-            error = np.abs(np.array(ratios) - 1)
-            worst = int(error.argmax())
-            models[name] = {
-                "median": float(np.median(error)),
-                "p90": float(np.quantile(error, 0.9)),
-                "worst": float(error[worst]),
-                "worst_row": rows[worst].name,
-                "ratios": [round(ratio, 4) for ratio in ratios],
-            }
+            models[name] = summary(names, ratios) | {"ratios": [round(x, 4) for x in ratios]}
         shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
-        results.append(
-            {"file": str(shown), "rows": [point.name for point in rows], "models": models}
-        )
-        table = Table(
-            "model", "median", "90 %", "worst", "worst row", title=f"{shown}: {len(rows)} rows"
-        )
-        for name, found in models.items():
-            shares = (f"{found[key]:.1%}" for key in ("median", "p90", "worst"))
-            table.add_row(name, *shares, found["worst_row"])
-        console.print(table)
-    return results
+        show(str(shown), models)
+        files.append({"file": str(shown), "rows": names, "models": models})
+        if path.name != FITTING.name:
+            reported += [
+                (str(shown), point, {name: found["ratios"][row] for name, found in models.items()})
+                for row, point in enumerate(rows)
+            ]
+    if not reported:
+        return {"files": files}
+    every = [point.name for _, point, _ in reported]
+    overall = {
+        name: summary(every, [ratios[name] for _, _, ratios in reported]) for name in reported[0][2]
+    }
+    show("all reported rows, by model", overall)
+    groups: dict[str, list[tuple[str, float]]] = {}
+    for shown, point, ratios in reported:
+        for group in (shown, point.family):
+            groups.setdefault(group, []).append((point.name, ratios["l2"]))
+    by_group = {group: summary(*zip(*rows, strict=True)) for group, rows in groups.items()}
+    show("model l2, by file and family", by_group)
+    return {"files": files, "reported": overall, "by_group": by_group}
+
+
+def fit(gpu: Gpu) -> None:
+    """Print the coefficients of the drift that fit the fitting rows best, and the error left."""
+    rows = points(FITTING)
+
+    def error(drift: float, stagger: float) -> float:
+        l2.DRIFT, l2.STAGGER = drift, stagger
+        ratios = [
+            measured_traffic(point.launch, gpu, point.out_itemsize).miss_bytes / point.read_bytes
+            for point in rows
+        ]
+        return float(np.abs(np.log(ratios)).mean())
+
+    kept = l2.DRIFT, l2.STAGGER
+    steps = np.geomspace(0.8, 1.25, 9)
+    drift, stagger = kept
+    drift = min((float(drift * step) for step in steps), key=lambda x: error(x, stagger))
+    stagger = min((float(stagger * step) for step in steps), key=lambda x: error(drift, x))
+    console.print(f"now {kept}: mean |log error| {error(*kept):.4f}")
+    console.print(f"best {drift:.4f}, {stagger:.3f}: {error(drift, stagger):.4f}")
 
 
 def counter_files() -> list[Path]:
@@ -306,11 +330,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--traces", type=int, default=20_000)
     parser.add_argument("--counters", type=Path, nargs="*", default=counter_files())
-    parser.add_argument("--drift", type=float, default=0.005, help="0 leaves that model out")
+    parser.add_argument("--fit", action="store_true")
     parser.add_argument("--out", type=Path, default=RESULTS / "cpu" / "predictor.json")
-    parser.add_argument("--calibration", type=Path, help="a result of benchmarks/calibration.py")
+    parser.add_argument("--calibration", type=Path)
     options = parser.parse_args()
-    gpu = H200 if options.calibration is None else stranger(options.calibration)
+    measured = None if options.calibration is None else stranger(options.calibration)
+    if options.fit:
+        fit(H200)
+        return
     result = {
         "command": "python " + " ".join(["benchmarks/predictor.py", *sys.argv[1:]]),
         "date": date.today().isoformat(),
@@ -319,8 +346,8 @@ def main() -> None:
         "speed": speed(),
         "ranking": ranking(),
         "equality": equality(options.traces),
-        "gpu": gpu.name + f" ({gpu.source})",
-        "counters": counters(options.counters, options.drift, gpu),
+        "calibrated": measured and f"{measured.name} ({measured.source})",
+        "counters": counters(options.counters, H200, measured),
     }
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(result, indent=1) + "\n")

@@ -140,6 +140,11 @@ class Distances:
             return steps
         return np.where(self.reuse.between_repeated @ self._depths + own <= capacity, steps, 0)
 
+    def whole(self, touches: Ints) -> Ints:
+        """Elements of each touch's tile over all its k steps, (touches,)."""
+        sizes: Ints = self._sizes(touches) @ self.lengths
+        return sizes
+
     def traffic(self, carried: NDArray[Any], repeated: NDArray[Any], itemsize: int) -> Traffic:
         """Totals from the steps in which each carried and each repeated touch hits."""
         hits = carried.sum() + repeated.sum()

@@ -172,7 +172,7 @@ def _predicted(
     launch = Launch(
         problem.m, problem.n, problem.k, config.block_m, config.block_n, config.block_k,
         problem.itemsize, config.swizzle, config.group_size, min(resident, items), problem.batch,
-        config.split_k,
+        config.split_k, config.num_stages, config.persistent,
     )  # fmt: skip
     operands = _MODELS[model](launch, gpu, problem)
     parts = _terms(config, problem, gpu, resources, operands.miss_bytes)

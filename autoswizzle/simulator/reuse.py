@@ -20,7 +20,7 @@ class Reuse:
     """The touches of a run in one k step, and what lies between two touches of a tile.
 
     A touch is new in its wave (cold: its tile's first; carried: its tile was last touched in an
-    earlier wave) or repeated there.
+    earlier wave) or repeated there. A piece of work touches two tiles, in the order of the pieces.
     """
 
     def __init__(self, wave: Ints, tiles: Ints, extents: Ints, kinds: Ints) -> None:
@@ -29,14 +29,14 @@ class Reuse:
         extents, kinds: of each tile id.
         """
         touched = tiles.ravel()
-        self._wave = np.repeat(wave, 2)
-        self._waves = int(wave[-1]) + 1
+        self.wave = np.repeat(wave, 2)
+        self.waves = int(wave[-1]) + 1
         self._previous = previous_touch(touched)
-        self._last_wave = np.where(self._previous < 0, -1, self._wave[self._previous])
+        self._last_wave = np.where(self._previous < 0, -1, self.wave[self._previous])
         self._num_kinds = int(kinds.max()) + 1
         self.kind, self.extent = kinds[touched], extents[touched]
-        new = self._last_wave < self._wave
-        self._new = np.flatnonzero(new)
+        new = self._last_wave < self.wave
+        self.new = np.flatnonzero(new)
         self.carried = np.flatnonzero(new & (self._last_wave >= 0))
         self.repeated = np.flatnonzero(~new)
 
@@ -58,13 +58,17 @@ class Reuse:
     @property
     def waves_apart(self) -> Ints:
         """Of each carried touch: waves from its tile's last touch to it."""
-        apart: Ints = self._wave[self.carried] - self._last_wave[self.carried]
+        apart: Ints = self.wave[self.carried] - self._last_wave[self.carried]
         return apart
+
+    def pieces_apart(self, touches: Ints) -> Ints:
+        """Of each of these touches: pieces of work from its tile's last touch to it."""
+        return touches // 2 - self._previous[touches] // 2
 
     @cached_property
     def _extents(self) -> list[Ints]:
-        last, own = self._last_wave[self.carried], self._wave[self.carried]
-        waves = np.arange(self._waves)
+        last, own = self._last_wave[self.carried], self.wave[self.carried]
+        waves = np.arange(self.waves)
         found = self._extent_of(
             np.concatenate((last, last + 1, waves)), np.concatenate((own - 1, own, waves))
         )
@@ -78,11 +82,11 @@ class Reuse:
         after that last touch, less those that were done by then. Shape (carried, kinds).
         """
         since = self._previous[self.carried]
-        ended = np.ones(len(self._wave), bool)
+        ended = np.ones(len(self.wave), bool)
         ended[self._previous[self.repeated]] = False
         done = np.cumsum(self._by_kind(np.arange(len(ended))) * ended[:, None], axis=0)
-        before = np.searchsorted(self._new, self.carried)
-        seen = sum_below(self._previous[self._new], self._by_kind(self._new), before, since)
+        before = np.searchsorted(self.new, self.carried)
+        seen = sum_below(self._previous[self.new], self._by_kind(self.new), before, since)
         between: Ints = seen - done[since]
         return between
 
@@ -90,29 +94,29 @@ class Reuse:
     def between_repeated(self) -> Ints:
         """The same of each repeated touch, (repeated, kinds)."""
         since = self._previous[self.repeated]
-        extents = self._by_kind(np.arange(len(self._wave)))
+        extents = self._by_kind(np.arange(len(self.wave)))
         seen = sum_below(self._previous, extents, self.repeated, since)
         return seen - np.cumsum(extents, axis=0)[since]
 
     def _extent_of(self, first: Ints, last: Ints) -> Ints:
         """Extent of the distinct tiles that waves first..last touch in one step, per kind."""
-        if self._waves <= _DENSE_WAVES:
+        if self.waves <= _DENSE_WAVES:
             table = self._wave_table()
             within: Ints = table[last + 1, first] - table[first, first]
             return within
-        waves, extents = self._wave[self._new], self._by_kind(self._new)
+        waves, extents = self.wave[self.new], self._by_kind(self.new)
         before = np.concatenate((np.zeros_like(extents[:1]), np.cumsum(extents, axis=0)))
         stop = np.searchsorted(waves, last + 1)
-        touched = sum_below(self._last_wave[self._new], extents, stop, first)
+        touched = sum_below(self._last_wave[self.new], extents, stop, first)
         return touched - before[np.searchsorted(waves, first)]
 
     def _wave_table(self) -> Ints:
         """[x, v]: extent of touches in waves below x whose tile was last touched before wave v."""
-        shape = (self._waves, self._waves + 1, self._num_kinds)
-        place = self._wave[self._new] * shape[1] + self._last_wave[self._new] + 1
+        shape = (self.waves, self.waves + 1, self._num_kinds)
+        place = self.wave[self.new] * shape[1] + self._last_wave[self.new] + 1
         counted = np.bincount(
-            place * self._num_kinds + self.kind[self._new],
-            self.extent[self._new],
+            place * self._num_kinds + self.kind[self.new],
+            self.extent[self.new],
             minlength=math.prod(shape),
         )
         by_last_wave = counted.astype(np.int64).reshape(shape).cumsum(axis=1)

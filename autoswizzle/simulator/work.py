@@ -106,7 +106,8 @@ class Launch:
     Items are tiles in the order `swizzle`, each in the split_k parts that its k steps are cut into,
     as even as whole steps allow; parts of a tile are neighbours, entries of a batch slowest, as in
     kernels/wgmma_split.py. Persistent programs, program p owning items p, p + P, ..., form the same
-    waves with concurrency P.
+    waves with concurrency P. stages: k steps whose operands a program holds or loads at once; with
+    persistent, it tells the model "l2" how programs drift apart (1: not at all), and nothing else.
     """
 
     m: int
@@ -121,10 +122,12 @@ class Launch:
     concurrency: int
     batch: int = 1
     split_k: int = 1
+    stages: int = 1
+    persistent: bool = True
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
-            if name != "swizzle":
+            if name not in ("swizzle", "persistent"):
                 require_positive(name, getattr(self, name))
 
     @property

@@ -65,9 +65,56 @@ def test_every_reading_is_a_median_with_its_range():
     assert found.tflops.value == pytest.approx(707)
     assert found.launch_us.low == 2
     assert (found.gpu, found.num_sms, found.l2_bytes) == ("H200", 132, 60 * MIB)
-    # In turns, so that a drift of the clocks hits every reading alike, products (heat) last.
-    assert probes.calls[:4] == ["dram_gbs", "l2_gbs", "launch_us", "tflops"]
+    # In turns, so that a drift of the clocks hits every reading alike; products settle them first.
+    assert probes.calls[:4] == ["tflops", "launch_us", "dram_gbs", "l2_gbs"]
     assert probes.calls == probes.calls[:4] * 3
+
+
+def test_launches_are_timed_behind_queued_products(monkeypatch):
+    """The device works through a queue: an idle spell would let the clocks rise."""
+    queue = []
+
+    class Stamp:
+        def __init__(self, place):
+            self.place = place
+
+        def elapsed_time(self, other):
+            assert queue[self.place : other.place] == ["graph"] * microbench.REPLAYS
+            assert queue[self.place - 1] == "product"
+            odd = len(taken) == 1
+            taken.append(5.0 if odd else 1.0)  # ms: one window that something disturbed
+            return taken[-1]
+
+    class Queue:
+        def record(self):
+            return Stamp(len(queue))
+
+        def synchronize(self):
+            queue.append("wait")
+
+        def capture(self, calls):
+            assert len(calls) == microbench.LAUNCHES
+            return lambda: queue.append("graph")
+
+    class Probes(microbench.CudaProbes):
+        def __init__(self):
+            self._backend = Queue()
+
+        def _multiply(self):
+            queue.append("product")
+
+        def _time_us(self, call, count):
+            return 1e3 * microbench.HEAT_MS / 3
+
+    from autoswizzle.kernels import probes
+
+    taken = []
+    monkeypatch.setattr(probes, "nothing", {(1,): lambda: None})
+    found = Probes().launch_us()
+    assert found == pytest.approx(1e3 / (microbench.REPLAYS * microbench.LAUNCHES))
+    assert len(taken) == microbench.WINDOWS
+    assert queue.count("product") == 3 * microbench.WINDOWS
+    assert queue.index("wait") == len(queue) - 1
 
 
 @pytest.mark.parametrize("mib", [18.0, 30.0, 47.3, 60.0])
