@@ -48,11 +48,15 @@ def check_choice(
     value: object,
     legal: Collection[str],
     error: type[ArgumentError] = ArgumentError,
+    *,
+    optional: bool = False,
 ) -> None:
-    """Raise error unless value is one of the legal words."""
-    if not isinstance(value, str) or value not in legal:
-        shown = " ".join(repr(value).split())
-        raise error(f"{name} must be one of {', '.join(legal)}, got {shown:.1000}")
+    """Raise error unless value is one of the legal words or, if optional, None."""
+    if (value is None and optional) or (isinstance(value, str) and value in legal):
+        return
+    words = ", ".join(legal) + (" or None" if optional else "")
+    shown = " ".join(repr(value).split())
+    raise error(f"{name} must be one of {words}, got {shown:.1000}")
 
 
 class UnavailableError(AutoswizzleError, RuntimeError):

@@ -38,8 +38,7 @@ def linear(
     where that saves more time than the added pass costs. Raises ArgumentError for another
     activation.
     """
-    if activation is not None:
-        check_choice("activation", activation, ACTIVATIONS)
+    check_choice("activation", activation, ACTIVATIONS, optional=True)
     result = linear_or(torch_linear, x, weight, bias)
     return result if activation is None else ACTIVATIONS[activation](result)
 

@@ -160,6 +160,7 @@ def test_a_dry_run_prints_a_list_that_tune_reads(config, tmp_path, capsys):
     [
         (["--hf-config", "CONFIG", "--tokens", "1,x"], "--tokens must be positive integers"),
         (["--hf-config", "CONFIG", "--tokens", "0"], "--tokens must be positive integers"),
+        (["--hf-config", "CONFIG", "--tokens", "9" * 5000], "--tokens must be positive integers"),
         (["--hf-config", "CONFIG", "--tp", "0"], "--tp must be an integer of at least 1"),
         (["--tokens", "1", "4x4x4"], "--hf-config"),
         (["--gpus", "0,x", "4x4x4"], "--gpus must be all or numbers like 0,1, got '0,x'"),

@@ -84,6 +84,29 @@ def test_a_slow_host_does_not_matter_while_the_queue_is_full():
 
 
 @pytest.mark.parametrize("timer", [burst, lambda call, *rest: sustained([call], *rest)])
+def test_every_launch_of_a_call_is_in_the_window(timer):  # T02: a zeroed counter, a reduction
+    device = FakeDevice()
+
+    def call():
+        for us in (3, 50, 17):
+            device.launch(us, host_us=1)
+
+    assert median(timer(call, device, 5).times_us) == pytest.approx(70, abs=2)
+
+
+def test_every_launch_of_a_contender_is_in_its_turn():
+    device = FakeDevice()
+
+    def split():
+        device.launch(60, host_us=1)
+        device.launch(60, host_us=1)
+
+    loops = [loop([split], device), loop([lambda: device.launch(110)], device)]
+    split_us, whole_us = (median(times) for times in interleaved(loops, device, 20))
+    assert (split_us, whole_us) == (pytest.approx(120, rel=0.01), pytest.approx(110, rel=0.01))
+
+
+@pytest.mark.parametrize("timer", [burst, lambda call, *rest: sustained([call], *rest)])
 def test_a_cold_compile_is_not_timed(timer):
     device = FakeDevice()
     costs = iter([2_000_000.0])
