@@ -455,6 +455,31 @@ def test_a_tuned_problem_runs_on_the_kernel_of_its_entry(fake_gpu, entry_for):
     assert len(fake_gpu.calls) == 3
 
 
+def test_sixteen_first_calls_load_one_kernel(tuned, monkeypatch):
+    bound, barrier, products = [], threading.Barrier(16), []
+    a, b = ints(4, 16), ints(16, 8)
+
+    def bind(*args):
+        bound.append(1)
+        time.sleep(0.05)
+        return tuned(*args)
+
+    monkeypatch.setattr(dispatch, "bind_kernel", bind)
+
+    def work():
+        barrier.wait()
+        products.append(matmul(a, b))
+
+    threads = [threading.Thread(target=work) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(products) == 16
+    assert all(torch.equal(product, a @ b) for product in products)
+    assert bound == [1]
+
+
 def test_a_torch_decision_and_a_miss_are_torch(fake_gpu, entry_for):
     dispatcher().store.put(entry_for(GemmProblem(4, 8, 16, "fp32"), config=TORCH))
     a, b = ints(4, 16), ints(16, 8)

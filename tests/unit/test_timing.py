@@ -3,9 +3,10 @@
 from statistics import median
 
 import pytest
+import torch
 
 from autoswizzle.errors import LaunchError
-from autoswizzle.search.timing import MIN_SAMPLES, burst, interleaved, loop, sustained
+from autoswizzle.search.timing import MIN_SAMPLES, CudaBackend, burst, interleaved, loop, sustained
 
 
 class Stamp:
@@ -67,6 +68,19 @@ def test_burst_leaves_the_flush_out():
     assert not flushed.host_bound
     assert not plain.host_bound
     assert flushed.host_us == 4
+
+
+def test_the_flush_writes_twice_the_l2(monkeypatch):  # T05
+    made, empty = [], torch.empty
+
+    def on_cpu(size, *, dtype, device):
+        made.append(empty(size, dtype=dtype).fill_(1))
+        return made[-1]
+
+    monkeypatch.setattr(torch, "empty", on_cpu)
+    CudaBackend(3 * 2**20).flush()
+    assert [buffer.nbytes for buffer in made] == [2 * 3 * 2**20]
+    assert not made[0].any()
 
 
 def test_burst_marks_times_that_waited_for_the_host():
