@@ -107,6 +107,15 @@ def test_bad_environment(capsys, monkeypatch, variable, value, legal):
     assert repr(value) in message
 
 
+@pytest.mark.parametrize("place", ["x\x1b[31m", "x\n\ny", "x\u202e"], ids=ascii)
+def test_a_log_line_is_one_line_without_terminal_codes(capsys, monkeypatch, place):
+    monkeypatch.setenv("AUTOSWIZZLE_CACHE_PATH", place)
+    assert run(["cache", "ls"]) == 0
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("WARNING: ignoring cache file x")
+    assert line.isprintable()
+
+
 @pytest.mark.parametrize("args", [["--help"], ["--version"], ["order", "--help"]])
 def test_help_and_version_need_nothing(args):
     command = [sys.executable, "-m", "autoswizzle", *args]
