@@ -76,20 +76,27 @@ def test_an_unknown_name_is_an_attribute_error():
         autoswizzle.matmull  # noqa: B018
 
 
-HOMES = {"unset": {}, "root": {"HOME": "/"}, "missing": {"HOME": "/no/such/home"}}
-HOMES["a file"] = {"HOME": __file__, "XDG_CACHE_HOME": __file__}
+MULTIPLY = (
+    "import torch, autoswizzle; a = torch.eye(2);assert torch.equal(autoswizzle.matmul(a, a), a);"
+)
+LOOK_UP = "assert autoswizzle.explain('64x64x64', gpu='H200').uses_torch"
 
 
-@pytest.mark.parametrize("home", HOMES)
-def test_no_home_is_needed_to_multiply(tmp_path, home):
-    code = (
-        "import torch, autoswizzle; a = torch.eye(2);"
-        "assert torch.equal(autoswizzle.matmul(a, a), a);"
-        "assert autoswizzle.explain('64x64x64', gpu='H200').uses_torch"
-    )
+@pytest.mark.parametrize(
+    ("home", "code"),
+    [
+        ({}, MULTIPLY),
+        ({"HOME": "/"}, MULTIPLY),
+        ({"HOME": __file__}, MULTIPLY + LOOK_UP),
+        ({"HOME": f"{__file__}/below"}, MULTIPLY + LOOK_UP),
+        ({"HOME": "/", "XDG_CACHE_HOME": __file__}, MULTIPLY + LOOK_UP),
+    ],
+    ids=["unset", "root", "a file", "below a file", "a file for a cache"],
+)
+def test_no_home_is_needed(tmp_path, home, code):  # F05
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
-        env={"PATH": os.environ["PATH"], **HOMES[home]},
+        env={"PATH": os.environ["PATH"], **home},
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
