@@ -89,7 +89,8 @@ def finalists(measured: Sequence[Measurement], count: int, default: GemmConfig) 
     ours = sorted(
         (item for item in measured if item.config != TORCH), key=lambda item: item.time_us
     )
-    first, later = [], []
+    first: list[GemmConfig] = []
+    later: list[GemmConfig] = []
     taken: Counter[tuple[object, ...]] = Counter()
     for item in ours:
         config = item.config
