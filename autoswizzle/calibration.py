@@ -121,10 +121,10 @@ def calibrated(gpu: Gpu) -> Gpu:
         found = Calibration.from_dict(json.loads(path.read_text()))
     except FileNotFoundError:
         return gpu
-    except (OSError, ValueError, HardwareError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # HardwareError is a ValueError
         _log.warning("%s is not used: %s", path, error)
         return gpu
     if (found.num_sms, found.l2_bytes) != (gpu.num_sms, gpu.l2_bytes):
-        _log.warning("%s is not used: it is of a GPU with %d SMs", path, found.num_sms)
+        _log.warning("%s is not used: it is of a GPU with %.80s SMs", path, found.num_sms)
         return gpu
     return found.applied_to(gpu)

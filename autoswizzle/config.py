@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Any
 
-from autoswizzle.errors import ConfigError
+from autoswizzle.errors import ConfigError, check_choice
 
 KERNELS = ("pointer", "tma", "wgmma", "mma_sync", "torch")
 SWIZZLES = ("row", "column", "grouped", "grouped_n", "morton", "xor", "hilbert", "serpentine")
@@ -64,11 +64,7 @@ class GemmConfig:
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name in _CHOICES:
-                legal = _CHOICES[field.name]
-                if value not in legal:
-                    raise ConfigError(
-                        f"{field.name} must be one of {', '.join(legal)}, got {value!r}"
-                    )
+                check_choice(field.name, value, _CHOICES[field.name], ConfigError)
             elif type(value) is not type(field.default):
                 kind = type(field.default).__name__
                 raise ConfigError(f"{field.name} must be of type {kind}, got {value!r}")

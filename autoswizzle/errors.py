@@ -16,6 +16,8 @@ AutoswizzleError
     └── SchemaError                   it is of a newer format version
 """
 
+from collections.abc import Collection
+
 
 class AutoswizzleError(Exception):
     """Base of every deliberate error of this package."""
@@ -39,6 +41,22 @@ class HardwareError(ArgumentError):
 
 class SettingsError(ArgumentError):
     """An environment variable holds an illegal value."""
+
+
+def check_choice(
+    name: str,
+    value: object,
+    legal: Collection[str],
+    error: type[ArgumentError] = ArgumentError,
+    *,
+    optional: bool = False,
+) -> None:
+    """Raise error unless value is one of the legal words or, if optional, None."""
+    if (value is None and optional) or (isinstance(value, str) and value in legal):
+        return
+    words = ", ".join(legal) + (" or None" if optional else "")
+    shown = " ".join(repr(value).split())
+    raise error(f"{name} must be one of {words}, got {shown:.1000}")
 
 
 class UnavailableError(AutoswizzleError, RuntimeError):

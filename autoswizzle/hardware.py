@@ -10,6 +10,7 @@ Rates are dense, with fp32 accumulation.
 
 import logging
 import math
+import os
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
@@ -322,9 +323,12 @@ def _torch_facts(device: int) -> DeviceFacts | None:
 
 
 def _driver_facts(device: int, run: Callable[[list[str]], str | None]) -> DeviceFacts | None:
+    identity = _driver_name(device)
+    if not identity:
+        return None
     query = [
         "nvidia-smi",
-        f"--id={device}",
+        f"--id={identity}",
         "--query-gpu=name,compute_cap",
         "--format=csv,noheader",
     ]
@@ -336,10 +340,22 @@ def _driver_facts(device: int, run: Callable[[list[str]], str | None]) -> Device
     return DeviceFacts(name.strip(), int(digits)) if digits.isdigit() else None
 
 
+def _driver_name(device: int) -> str:
+    """What the driver's tool calls a device, counted among those made visible; "" for none."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return str(device)
+    names = visible.split(",")
+    return names[device].strip() if device < len(names) else ""
+
+
 def _run_tool(command: list[str]) -> str | None:
     if shutil.which(command[0]) is None:
         return None
-    done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):  # a driver that hangs, say
+        return None
     return done.stdout if done.returncode == 0 else None
 
 

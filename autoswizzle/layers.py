@@ -8,7 +8,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.nn import functional
 
 from autoswizzle import graph
-from autoswizzle.errors import ArgumentError
+from autoswizzle.errors import check_choice
 from autoswizzle.operands import PLAIN, is_row, torch_linear, why_torch
 from autoswizzle.ops import planned
 from autoswizzle.plans import plan_for, quick
@@ -38,10 +38,7 @@ def linear(
     where that saves more time than the added pass costs. Raises ArgumentError for another
     activation.
     """
-    if activation is not None and activation not in ACTIVATIONS:
-        raise ArgumentError(
-            f"activation must be one of {', '.join(ACTIVATIONS)} or None, got {activation!r:.80}"
-        )
+    check_choice("activation", activation, ACTIVATIONS, optional=True)
     result = linear_or(torch_linear, x, weight, bias)
     return result if activation is None else ACTIVATIONS[activation](result)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from autoswizzle.errors import ProblemError
+from autoswizzle.errors import ProblemError, check_choice
 
 ITEMSIZE = {"fp8e4m3": 1, "fp8e5m2": 1, "fp16": 2, "bf16": 2, "fp32": 4}  # bytes
 TORCH_NAMES = {
@@ -54,14 +54,14 @@ class GemmProblem:
             value = getattr(self, name)
             if type(value) is not int or not 1 <= value <= _MAX_EXTENT:
                 raise ProblemError(f"{name} must be an integer in 1..{_MAX_EXTENT}, got {value!r}")
-        _choose("dtype", self.dtype, tuple(ITEMSIZE))
-        if self.out_dtype == "":
+        check_choice("dtype", self.dtype, ITEMSIZE, ProblemError)
+        if isinstance(self.out_dtype, str) and not self.out_dtype:
             default = "bf16" if self.dtype.startswith("fp8") else self.dtype
             object.__setattr__(self, "out_dtype", default)
-        _choose("out_dtype", self.out_dtype, tuple(ITEMSIZE))
-        _choose("layout", self.layout, LAYOUTS)
-        _choose("precision", self.precision, PRECISIONS)
-        _choose("epilogue", self.epilogue, EPILOGUES)
+        check_choice("out_dtype", self.out_dtype, ITEMSIZE, ProblemError)
+        check_choice("layout", self.layout, LAYOUTS, ProblemError)
+        check_choice("precision", self.precision, PRECISIONS, ProblemError)
+        check_choice("epilogue", self.epilogue, EPILOGUES, ProblemError)
         if self.precision == "tf32" and self.dtype != "fp32":
             raise ProblemError(f"precision must be ieee for {self.dtype}, got 'tf32'")
         if self.aligned is not None and type(self.aligned) is not bool:
@@ -198,8 +198,3 @@ def _option(option: str, text: str) -> tuple[str, Any]:
     raise ProblemError(
         f"option must be ieee, tf32, aligned, unaligned or out=DTYPE, got {option!r} in {text!r}"
     )
-
-
-def _choose(name: str, value: object, legal: tuple[str, ...]) -> None:
-    if value not in legal:
-        raise ProblemError(f"{name} must be one of {', '.join(legal)}, got {value!r}")

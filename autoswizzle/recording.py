@@ -14,7 +14,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autoswizzle import graph
-from autoswizzle.cache.files import check_writable
+from autoswizzle.cache.files import as_path, check_writable, write_atomic
+from autoswizzle.errors import ArgumentError
 from autoswizzle.operands import DTYPES, PLAIN, problem_of
 from autoswizzle.problem import ALIGNMENT, GemmProblem
 
@@ -40,18 +41,21 @@ def record_shapes(path: str | os.PathLike[str] | None = None) -> Iterator[Counte
     products on any device in float16, bfloat16 or float32, tensor subclasses left out. path: a JSON
     Lines file they are written to at the end, most frequent first, also when the block raised;
     `autoswizzle tune --from-record` reads it. What torch.compile compiled runs eagerly meanwhile.
-    Raises CacheError when path's folder can't be written.
+    Raises ArgumentError for what names no file, CacheError when path's folder can't be written.
     """
-    if path is not None:
-        check_writable(Path(path).absolute().parent)
+    file = None if path is None else as_path(path).absolute()  # the block may change the folder
+    if file is not None:
+        if file.is_dir():
+            raise ArgumentError(f"path must name a file, got the folder {str(path)!r}")
+        check_writable(file.parent)
     counts: Counter[GemmProblem] = Counter()
     try:
         # Under a dispatch mode Dynamo compiles nothing, and raises where fullgraph=True
         with torch.compiler.set_stance("force_eager"), _Recorder(counts):
             yield counts
     finally:
-        if path is not None:
-            _write(Path(path), counts)
+        if file is not None:
+            _write(file, counts)
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -100,6 +104,4 @@ def _write(path: Path, counts: Counter[GemmProblem]) -> None:
         json.dumps({"problem": str(problem), "count": count})
         for problem, count in counts.most_common()
     ]
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")  # ranks may share a path
-    temporary.write_text("".join(line + "\n" for line in lines))
-    temporary.replace(path)
+    write_atomic(path, "".join(line + "\n" for line in lines))  # ranks may share a path

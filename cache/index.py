@@ -42,7 +42,7 @@ class Index:
 
     def refresh(self) -> None:
         """List the location again; forget files that changed or went."""
-        seen = dict(self._list())
+        seen = dict(sorted(self._list()))  # every process, on any host, sees them in this order
         for path in [path for path, sign in self._signatures.items() if seen.get(path) != sign]:
             self._read.pop(path, None)
         self._signatures = seen
@@ -94,7 +94,8 @@ class Index:
         return None if path == self.path else _ENTRY_NAME.fullmatch(path.name)
 
     def _list(self) -> Iterator[tuple[Path, tuple[int, ...]]]:
-        if self.place != "user" and self.path.is_file():
+        # os's is False, where Path's raises, for a name too long and below a folder out of reach
+        if self.place != "user" and os.path.isfile(self.path):  # noqa: PTH113
             yield self.path, _signature(self.path)
             return
         try:

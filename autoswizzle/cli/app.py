@@ -30,6 +30,7 @@ from autoswizzle.cli.failures import (
     UsageError,
     complain,
     exit_code,
+    one_line,
     usage_message,
 )
 from autoswizzle.errors import AutoswizzleError
@@ -74,12 +75,20 @@ def options(
     """Options of the program itself."""
 
 
+class _OneLine(logging.Formatter):
+    """A record as one line, whatever the names in it hold."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See logging.Formatter."""
+        return one_line(super().format(record))
+
+
 def _prepare() -> None:
     """Check the environment and send the package's log to stderr."""
     logger = logging.getLogger("autoswizzle")
     logger.setLevel(settings().log_level.upper())
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+    handler.setFormatter(_OneLine("%(levelname)s: %(message)s"))
     logger.handlers = [handler]
 
 

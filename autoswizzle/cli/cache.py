@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -232,7 +233,11 @@ def _listed(stored: Stored) -> dict[str, Any]:
 def _left_over(folder: Path) -> list[Path]:
     """Copies of damaged files, and temporary files too old to have a living writer."""
     aged = time.time() - WRITER_SECONDS
-    temporary = [path for path in folder.glob(".*.tmp") if path.stat().st_mtime < aged]
+    temporary = []
+    for path in folder.glob(".*.tmp"):
+        with suppress(FileNotFoundError):  # its writer has just finished
+            if path.stat().st_mtime < aged:
+                temporary.append(path)
     return sorted([*folder.glob("*.damaged"), *temporary])
 
 

@@ -68,7 +68,7 @@ def _driver() -> Check:
     except subprocess.TimeoutExpired:
         return Check("driver", "problem", "nvidia-smi does not answer within 20 s")
     answer = (done.stdout or done.stderr).strip().splitlines()
-    if done.returncode:
+    if done.returncode or not answer:
         return Check("driver", "problem", f"nvidia-smi fails: {answer[0] if answer else 'silent'}")
     return Check("driver", "ok", answer[0])
 

@@ -18,8 +18,9 @@ UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 
 def one_line(message: object) -> str:
-    """The message with every run of white space made one blank."""
-    return " ".join(str(message).split())
+    """The message with every run of white space made one blank, and terminal codes escaped."""
+    line = " ".join(str(message).split())
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
 
 
 def complain(message: object) -> None:

@@ -1,10 +1,10 @@
 """The matrix products of a decoder model, from its Hugging Face config.json."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from autoswizzle.cli.worklist import json_value, text_of
 from autoswizzle.errors import ArgumentError
 from autoswizzle.problem import TORCH_NAMES, GemmProblem
 
@@ -65,14 +65,7 @@ class _Config:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        try:
-            data = json.loads(path.read_bytes())
-        except OSError as error:
-            raise ArgumentError(
-                f"--hf-config must be a file that can be read, got '{path}': {error.strerror}"
-            ) from None
-        except ValueError:
-            raise ArgumentError(f"{path}: must be JSON, as a Hugging Face config.json") from None
+        data = json_value(text_of(path, "--hf-config"))
         if not isinstance(data, dict):
             raise ArgumentError(f"{path}: must be a JSON mapping, as a Hugging Face config.json")
         text = data.get("text_config")
@@ -108,4 +101,4 @@ class _Config:
 
     def wrong(self, name: str, legal: str, value: object) -> ArgumentError:
         """The error of a field."""
-        return ArgumentError(f"{self._path}: {name} must {legal}, got {value!r}")
+        return ArgumentError(f"{self._path}: {name} must {legal}, got {value!r:.80}")

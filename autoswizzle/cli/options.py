@@ -40,9 +40,9 @@ def integer(least: int) -> Callable[[str], int]:
     """Parser of an integer of at least `least`."""
 
     def parse(text: str) -> int:
-        if text.isascii() and text.isdigit() and not _is_extent(text):
+        if text.isascii() and text.isdigit() and not is_extent(text):
             raise ArgumentError(f"must be less than 10^{_DIGITS}, got {text!r}")
-        if not _is_extent(text) or int(text) < least:
+        if not is_extent(text) or int(text) < least:
             raise ArgumentError(f"must be an integer of at least {least}, got {text!r}")
         return int(text)
 
@@ -79,14 +79,15 @@ def extents(form: str, example: str) -> Callable[[str], tuple[int, ...]]:
 
     def parse(text: str) -> tuple[int, ...]:
         parts = text.split("x")
-        if len(parts) != count or not all(_is_extent(part) for part in parts):
+        if len(parts) != count or not all(is_extent(part) for part in parts):
             raise ArgumentError(f"must be {form}, like {example}, got {text!r}")
         return tuple(map(int, parts))
 
     return parsed(parse)
 
 
-def _is_extent(text: str) -> bool:
+def is_extent(text: str) -> bool:
+    """Whether text is an integer, of at most 18 digits."""
     return text.isascii() and text.isdigit() and len(text) <= _DIGITS
 
 

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from autoswizzle.cache.files import as_path
-from autoswizzle.cli.failures import FAILED, note
+from autoswizzle.cli.failures import FAILED, complain, note
 from autoswizzle.cli.options import parsed
 from autoswizzle.cli.worklist import read_record
 from autoswizzle.errors import ArgumentError
@@ -112,6 +112,9 @@ def _end_of(run: Callable[[], object]) -> BaseException | None:
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_globals.get("__name__") in (__name__, "runpy"):
             trace = trace.tb_next
+        if trace is None and isinstance(error, ImportError):  # there is no such module to run
+            complain(f"with -m, SCRIPT must be a module that can be run: {error}")
+            return typer.Exit(FAILED)
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         return typer.Exit(FAILED)
     return None

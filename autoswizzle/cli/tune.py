@@ -14,6 +14,7 @@ from autoswizzle.cli.options import (
     Json,
     choice,
     integer,
+    is_extent,
     parsed,
     positive,
     present_gpu,
@@ -36,9 +37,10 @@ def _tokens(text: str | None) -> Sequence[int]:
     if text is None:
         return TOKENS
     words = text.split(",")
-    if not all(word.isascii() and word.isdigit() and int(word[:10]) > 0 for word in words):
+    tokens = [int(word) if is_extent(word) else 0 for word in words]
+    if 0 in tokens:
         raise ArgumentError(f"--tokens must be positive integers like 1,2,4, got {text!r}")
-    return list(map(int, words))
+    return tokens
 
 
 def _devices(gpus: str | None, device: int | None) -> list[int]:

@@ -57,7 +57,7 @@ def read_problems(path: Path, dtype: str | None = None) -> list[GemmProblem]:
     problems = []
     number = 1
     try:
-        for number, item in split(_text_of(path)):  # noqa: B007  # used below
+        for number, item in split(text_of(path, "--file")):  # noqa: B007  # used below
             problems.append(parse(item, dtype))
     except ProblemError as error:
         raise ArgumentError(f"{path}:{number}: {error}") from None
@@ -71,7 +71,7 @@ def read_record(path: Path) -> list[GemmProblem]:
     several calls, their "count". Raises ArgumentError naming file and line.
     """
     counts: Counter[GemmProblem] = Counter()
-    for number, line in _json_lines(_text_of(path, "--from-record")):
+    for number, line in _json_lines(text_of(path, "--from-record")):
         try:
             problem, count = _recorded(line)
         except ProblemError as error:
@@ -81,19 +81,17 @@ def read_record(path: Path) -> list[GemmProblem]:
 
 
 def _recorded(line: str) -> tuple[GemmProblem, int]:
-    try:
-        item = json.loads(line)
-    except json.JSONDecodeError:
-        item = None
+    item = json_value(line)
     if not isinstance(item, dict) or not isinstance(item.get("problem"), str):
-        raise ProblemError(f'a line must be a JSON mapping with a "problem", got {line!r}')
+        raise ProblemError(f'a line must be a JSON mapping with a "problem", got {line!r:.80}')
     count = item.get("count", 1)
     if type(count) is not int or count < 1:
         raise ProblemError(f"count must be an integer of at least 1, got {count!r}")
     return GemmProblem.parse(item["problem"]), count
 
 
-def _text_of(path: Path, option: str = "--file") -> str:
+def text_of(path: Path, option: str) -> str:
+    """The content of a UTF-8 file that option names; raises ArgumentError."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
@@ -108,6 +106,14 @@ def _text_of(path: Path, option: str = "--file") -> str:
         ) from None
     except UnicodeDecodeError:
         raise ArgumentError(f"{path}:1: the file must be UTF-8 text") from None
+
+
+def json_value(text: str) -> Any:  # noqa: ANN401  # any JSON value
+    """The value that text spells, None where it is not JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):  # ValueError: also an integer too long to convert
+        return None
 
 
 def _uncommented(text: str) -> Iterator[tuple[int, str]]:
@@ -133,10 +139,7 @@ def _csv_rows(text: str) -> Iterator[tuple[int, Mapping[str, str]]]:
 
 
 def _from_json(line: str, dtype: str | None) -> GemmProblem:
-    try:
-        item = json.loads(line)
-    except (ValueError, RecursionError):  # ValueError: also an integer too long to convert
-        item = None
+    item = json_value(line)
     if isinstance(item, str):
         return with_dtype(item, dtype)
     if not isinstance(item, dict):

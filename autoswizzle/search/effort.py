@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from autoswizzle.errors import ArgumentError
+from autoswizzle.errors import ArgumentError, check_choice
 
 UNLIMITED_TRIALS = 1_000_000  # more than any space holds: a budget of seconds alone
 
@@ -42,7 +42,8 @@ class Effort:
             return self
         if trials is not None and (type(trials) is not int or trials < 1):
             raise ArgumentError(f"trials must be an integer of at least 1, got {trials!r}")
-        if seconds is not None and not 0 < seconds < math.inf:
+        number = type(seconds) in (int, float)
+        if seconds is not None and not (number and 0 < seconds < math.inf):
             raise ArgumentError(f"seconds must be a number above 0, got {seconds!r}")
         return replace(
             self,
@@ -73,6 +74,5 @@ EFFORTS: Mapping[str, Effort] = {
 
 def find_effort(name: str) -> Effort:
     """The effort of that name; raises ArgumentError listing the legal ones."""
-    if not isinstance(name, str) or name not in EFFORTS:
-        raise ArgumentError(f"effort must be one of {', '.join(EFFORTS)}, got {name!r}")
+    check_choice("effort", name, EFFORTS)
     return EFFORTS[name]

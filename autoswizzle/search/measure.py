@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from autoswizzle.config import GemmConfig
-from autoswizzle.errors import ArgumentError
+from autoswizzle.errors import ArgumentError, check_choice
 from autoswizzle.hardware import Gpu
 from autoswizzle.operands import torch_matmul
 from autoswizzle.problem import GemmProblem
@@ -166,8 +166,7 @@ class Measurer:
 
         Raises WrongResultError, and whatever running the configuration raises.
         """
-        if method not in METHODS:
-            raise ArgumentError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+        check_choice("method", method, METHODS)
         with float32_precision(self._problem):
             calls = self._checked_calls(config)
             if method == "burst":

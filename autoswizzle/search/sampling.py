@@ -11,7 +11,7 @@ import optuna
 
 from autoswizzle import space
 from autoswizzle.config import GROUPED_SWIZZLES, GemmConfig
-from autoswizzle.errors import ArgumentError
+from autoswizzle.errors import check_choice
 from autoswizzle.hardware import Gpu
 from autoswizzle.problem import GemmProblem
 from autoswizzle.simulator.resources import estimate, why_infeasible
@@ -179,8 +179,7 @@ class Proposer:
     """
 
     def __init__(self, searched: SearchSpace, sampler: str, seed: int) -> None:
-        if sampler not in SAMPLERS:
-            raise ArgumentError(f"sampler must be one of {', '.join(SAMPLERS)}, got {sampler!r}")
+        check_choice("sampler", sampler, SAMPLERS)
         self._space = searched
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)

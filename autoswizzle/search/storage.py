@@ -5,7 +5,7 @@ import sqlite3
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import sqlalchemy.event
 import sqlalchemy.exc
 
 from autoswizzle.errors import ArgumentError, TuneError
+from autoswizzle.search.salvage import damage, restore, salvage
 
 HEARTBEAT_S = 20  # a worker says this often that it is alive
 GRACE_S = 90  # silence after which a worker's trial counts as interrupted
@@ -28,14 +29,18 @@ _log = logging.getLogger(__name__)
 def open_storage(url: str) -> optuna.storages.RDBStorage:
     """The storage of a URL, with heartbeats.
 
-    A damaged SQLite file is kept aside, with a warning, and a new one started.
+    A damaged SQLite file is kept aside, with a warning, and a new one started with the trials that
+    can still be read.
     """
-    engine = {}
+    path = Path(url.partition(":///")[2])
+    engine: dict[str, Any] = {}
+    wrong = None
     if url.startswith("sqlite"):
         engine = {"connect_args": {"timeout": LOCK_WAIT_S}}
-        path = Path(url.partition(":///")[2])
-        if path.is_file():
-            _set_aside_if_damaged(path)
+        wrong = damage(path, LOCK_WAIT_S) if path.is_file() else None
+    if wrong is not None:
+        aside = _set_aside(path)
+        saved = salvage(aside)
     storage = _create(url, engine)
     if url.startswith("sqlite"):
         # A dozen commits a trial: with a write-ahead log they survive a kill without a disk sync.
@@ -43,6 +48,10 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
         # SQLite has no row locks: two processes could both read a waiting trial and both start it.
         sqlalchemy.event.listen(storage.engine, "begin", _lock)
         storage.engine.dispose()
+    if wrong is not None:
+        kept = restore(saved, storage)
+        text = "%s is damaged (%s): kept as %s, a new one holds the %d trials that can be read"
+        _log.warning(text, path, wrong, aside.name, kept)
     return storage
 
 
@@ -75,23 +84,14 @@ def _lock(connection: sqlalchemy.Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
-def _set_aside_if_damaged(path: Path) -> None:
-    try:
-        with closing(sqlite3.connect(path, timeout=LOCK_WAIT_S)) as connection:
-            verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-    except sqlite3.OperationalError:
-        return  # locked or not readable: opening it says so
-    except sqlite3.DatabaseError as error:
-        verdict = str(error)
-    if verdict == "ok":
-        return
+def _set_aside(path: Path) -> Path:
     number = 1
     while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
         number += 1
     for suffix in ("", "-wal", "-shm", "-journal"):  # what SQLite keeps beside its file
         with suppress(FileNotFoundError):
             Path(f"{path}{suffix}").rename(f"{aside}{suffix}")
-    _log.warning("%s is damaged (%s): kept as %s, starting a new one", path, verdict, aside.name)
+    return aside
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -242,9 +242,10 @@ def _final(
     """The final of the fastest; the stored one if it was between the same finalists."""
     chosen = finalists(measured(records), effort.finalists, searched.default)
     names = [config.to_dict() for config in chosen]
-    stored = history.final
-    if stored is not None and stored["finalists"] == names:
-        return Final.from_dict(stored["final"])
+    stored = history.final or {}
+    if stored.get("finalists") == names:
+        with suppress(AutoswizzleError, TypeError):  # another version's
+            return Final.from_dict(stored.get("final", {}))
     try:
         with bench.measuring():
             final = run_final(chosen, race, effort.margin)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoswizzle.config import SWIZZLES
-from autoswizzle.errors import ConfigError, ProblemError
+from autoswizzle.errors import ConfigError, ProblemError, check_choice
 
 Ints = NDArray[np.int64]
 
@@ -24,8 +24,7 @@ def tile_order(swizzle: str, grid_m: int, grid_n: int, group_size: int = 8) -> N
     do not read it. Raises ConfigError for an unknown swizzle or a group below 1, ProblemError for
     an empty grid.
     """
-    if swizzle not in SWIZZLES:
-        raise ConfigError(f"swizzle must be one of {', '.join(SWIZZLES)}, got {swizzle!r}")
+    check_choice("swizzle", swizzle, SWIZZLES, ConfigError)
     for name, extent in (("grid_m", grid_m), ("grid_n", grid_n)):
         if type(extent) is not int or extent < 1:
             raise ProblemError(f"{name} must be an integer of at least 1, got {extent!r}")

@@ -7,7 +7,7 @@ from itertools import zip_longest
 from typing import Any
 
 from autoswizzle.config import GemmConfig
-from autoswizzle.errors import ArgumentError, ConfigError
+from autoswizzle.errors import ArgumentError, ConfigError, check_choice
 from autoswizzle.hardware import Gpu
 from autoswizzle.problem import GemmProblem
 from autoswizzle.simulator.cost import Terms, dram_write_bytes, terms
@@ -148,8 +148,7 @@ def shortlist(
 
 
 def _require_model(model: str) -> None:
-    if model not in _MODELS:
-        raise ArgumentError(f"model must be one of {', '.join(_MODELS)}, got {model!r}")
+    check_choice("model", model, _MODELS)
 
 
 def _order(prediction: Prediction) -> tuple[float, int]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from autoswizzle.errors import ArgumentError
+from autoswizzle.errors import ArgumentError, check_choice
 from autoswizzle.smem.layout import LINE_BYTES, Layout
 from autoswizzle.smem.swizzle import Ints, integer, integers
 
@@ -105,10 +105,7 @@ def _accesses(
     layout: Layout | ArrayLike, instruction: str, lanes: Lanes | None
 ) -> tuple[Ints, int]:
     """The byte offset of each access, and its bytes."""
-    if instruction not in INSTRUCTIONS:
-        raise ArgumentError(
-            f"instruction must be one of {', '.join(INSTRUCTIONS)}, got {instruction!r}"
-        )
+    check_choice("instruction", instruction, INSTRUCTIONS)
     matrices = _MATRICES.get(instruction)
     size = 16 if matrices else _LANE_BYTES[instruction]
     if callable(layout):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from autoswizzle.errors import ArgumentError
+from autoswizzle.errors import ArgumentError, check_choice
 from autoswizzle.smem.swizzle import NO_SWIZZLE, Ints, Swizzle, integer, integers
 
 Layout = Callable[[Any, Any], Any]  # (rows, cols) of elements -> byte offsets, on int64 arrays
@@ -77,8 +77,7 @@ def tile_layout(kind: str, cols: int, itemsize: int = 2) -> TileLayout:
     SWIZZLE_128B for 128-byte rows. padded: 16 bytes after every row. Raises ArgumentError where a
     row is not a power-of-two number of atoms.
     """
-    if kind not in KINDS:
-        raise ArgumentError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    check_choice("kind", kind, KINDS)
     _check_elements(cols, itemsize)
     atoms, rest = divmod(cols * itemsize, ATOM_BYTES)
     if rest or not _is_power_of_two(atoms):
@@ -100,8 +99,7 @@ def picture(
     show: bank (0..31, of the element's first byte), atom (16-byte piece within its 128-byte line,
     0..7) or offset (bytes).
     """
-    if show not in _VIEWS:
-        raise ArgumentError(f"show must be one of {', '.join(_VIEWS)}, got {show!r}")
+    check_choice("show", show, _VIEWS)
     if not callable(layout):
         raise ArgumentError(f"layout must be a function of (rows, cols), got {layout!r:.80}")
     row_labels = np.arange(0, integer("rows", rows, 1), integer("row_step", row_step, 1))

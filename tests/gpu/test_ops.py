@@ -5,6 +5,8 @@ import subprocess
 import sys
 import threading
 import warnings
+from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from autoswizzle import dispatch, kernels, plans, recall
 from autoswizzle.cache.entry import CacheEntry
 from autoswizzle.cache.key import key_for
 from autoswizzle.cache.store import shared_store
+from autoswizzle.config import GemmConfig
 from autoswizzle.dispatch import dispatcher, explain, pose
 from autoswizzle.errors import CandidateError, ConfigError
 from autoswizzle.hardware import detect
@@ -20,7 +23,7 @@ from autoswizzle.operands import as_matrices, fp32_precision, why_torch
 from autoswizzle.ops import matmul, prepare
 from autoswizzle.problem import TORCH_NAMES, GemmProblem
 from autoswizzle.settings import settings
-from autoswizzle.space import FAMILIES, candidates
+from autoswizzle.space import FAMILIES, candidates, why_illegal
 from autoswizzle.toolchain import triton_version
 
 pytestmark = pytest.mark.gpu
@@ -84,11 +87,29 @@ def fresh(monkeypatch, tmp_path):
 
 def tune(problem, kernel="pointer"):
     """Put an entry for problem on this GPU."""
-    gpu = detect(torch.cuda.current_device())
-    key = key_for(problem, gpu, kernels.current_source(kernel), triton_version())
     config = config_for(problem, kernel)
-    dispatcher().store.put(CacheEntry(key, config, time_us=1.0, torch_us=2.0, ratio=2.0))
+    keep(problem, config)
     return config
+
+
+def keep(problem, config):
+    """Put an entry of this configuration for problem on this GPU."""
+    gpu = detect(torch.cuda.current_device())
+    key = key_for(problem, gpu, kernels.current_source(config.kernel), triton_version())
+    dispatcher().store.put(CacheEntry(key, config, time_us=1.0, torch_us=2.0, ratio=2.0))
+
+
+SPLIT = GemmConfig(
+    kernel="wgmma", block_n=256, block_k=64, num_stages=4, persistent=True, epilogue_subtile=4,
+    warp_specialize="cooperative", split_k=8,
+)  # fmt: skip
+
+
+def need_split(problem, config=SPLIT):
+    """Skip where no kernel splits k, as on GPUs without wgmma."""
+    reason = why_illegal(config, problem, detect(torch.cuda.current_device()))
+    if reason is not None:
+        pytest.skip(reason)
 
 
 @pytest.fixture(params=["ieee", "tf32"])
@@ -216,6 +237,91 @@ def test_poison_beyond_the_operands_never_leaks(kernel):
     assert torch.equal(broken[rows], ours[rows])
 
 
+def cancelling(rows, cols, device="cuda"):
+    """Operands of a product of 0.5 everywhere, whose parts over k round to 0 in bfloat16."""
+    a = torch.ones(rows, 4096, dtype=torch.bfloat16, device=device)
+    b = torch.zeros(4096, cols, dtype=torch.bfloat16, device=device)
+    b[:1024], b[0], b[1024:2048] = 1, 1.5, -1
+    return a, b
+
+
+@pytest.mark.parametrize("kernel", OWN)
+@pytest.mark.parametrize("extent", [1, 16])
+def test_cancelling_sums(kernel, extent):
+    ours = forced(*cancelling(extent, extent), kernel)
+    if ours is None:
+        pytest.skip(f"{kernel} does not take it")
+    assert (ours == 0.5).all()
+
+
+@pytest.mark.parametrize("splits", [1, 2, 4, 8])
+def test_parts_of_a_split_sum_are_kept_in_float32(splits):
+    config = replace(SPLIT, split_k=splits)
+    a, b = cancelling(16, 16)
+    need_split(dispatch.problem_of(a, b), config)
+    for _ in range(3):
+        out = torch.full((16, 16), float("nan"), dtype=torch.bfloat16, device="cuda")
+        assert (matmul(a, b, out=out, config=config) == 0.5).all()
+
+
+FRESH = """
+import torch
+from autoswizzle import plans
+from autoswizzle.ops import matmul
+
+a, b = (torch.randint(-1, 2, shape, device="cuda").half() for shape in ((96, 512), (512, 96)))
+exact, nan = (a.double() @ b.double()).half(), float("nan")
+out = torch.full((96, 96), nan, dtype=torch.float16, device="cuda")
+for _ in range(3):
+    assert torch.equal(matmul(a, b, out=out), exact)
+    out.fill_(nan)
+for _ in range(3):
+    poison = torch.full((96, 96), nan, dtype=torch.float16, device="cuda")
+    del poison
+    assert torch.equal(matmul(a, b), exact)
+assert plans.plan_of(a, b).launcher is not None
+assert plans.plan_of(a, b).config.split_k == 8
+"""
+
+
+def test_a_split_entry_is_right_from_the_first_call_of_a_process():
+    problem = GemmProblem(96, 96, 512, "fp16")
+    need_split(problem)
+    keep(problem, SPLIT)
+    done = subprocess.run(
+        [sys.executable, "-c", FRESH], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def launched(call):
+    """The names of what a call puts on the GPU, in order; None where nothing can be traced."""
+    call()
+    torch.cuda.synchronize()
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile:
+        call()
+        torch.cuda.synchronize()
+    on_gpu = torch.autograd.DeviceType.CUDA
+    events = [event for event in profile.events() if event.device_type is on_gpu]
+    return [event.name for event in sorted(events, key=lambda e: e.time_range.start)] or None
+
+
+def test_what_is_timed_is_what_runs():
+    """Zeroing and reducing of a split product are in both."""
+    problem = GemmProblem(64, 64, 8192, "bf16")
+    need_split(problem)
+    keep(problem, SPLIT)
+    a, b = ints(64, 8192), ints(8192, 64)
+    if launched(lambda: torch.zeros(8, device="cuda")) is None:
+        pytest.skip("torch's profiler sees no launches here")
+    timed = launched(partial(kernels.run, SPLIT, problem, a, b, a.new_empty(64, 64)))
+    used = launched(partial(matmul, a, b))
+    assert plans.plan_of(a, b).launcher is not None
+    assert timed == used
+    assert launched(partial(matmul, a, b, config=SPLIT)) == used
+
+
 VIEWS = {
     "padded column-major": lambda: (torch.empty_strided((1023, 512), (1, 1088)), (512, 96)),
     "every other": lambda: (torch.empty(64, 256)[:, ::2], (128, 96)),
@@ -236,6 +342,44 @@ def test_views(kernel, view):
     for ours in (matmul(a, b), forced(a, b, kernel)):
         if ours is not None:
             torch.testing.assert_close(ours, expected)
+
+
+@pytest.mark.parametrize("kernel", OWN)
+def test_views_are_not_copied(kernel):
+    a, b = ints(1, 2048).expand(4096, 2048), ints(2048, 1).expand(2048, 1024)
+    ours = forced(a, b, kernel)  # compiled by now
+    if ours is None:
+        pytest.skip(f"{kernel} does not take it")
+    expected = (a[:1].double() @ b[:, :1].double()).bfloat16().expand(4096, 1024)
+    assert torch.equal(ours, expected)
+    del ours
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    ours = forced(a, b, kernel)
+    torch.cuda.synchronize()
+    extra = torch.cuda.max_memory_allocated() - before
+    assert extra <= 1.5 * ours.nbytes
+
+
+def test_lazy_conjugate_and_negative_bits():
+    z = torch.tensor([[1 + 2j, 3 - 1j]], device="cuda")
+    eye = torch.eye(2, device="cuda")
+    assert matmul(z.conj().imag, eye).tolist() == [[-2.0, 1.0]]
+    left, right = torch.tensor([[1 + 2j]], device="cuda"), torch.tensor([[3 + 1j]], device="cuda")
+    assert matmul(left.conj(), right).tolist() == [[5 - 5j]]
+    assert torch.equal(matmul(z, z.mH), torch.matmul(z, z.mH))
+
+
+@pytest.mark.parametrize("kernel", OWN)
+def test_a_lazily_negated_operand_of_an_own_kernel(kernel):
+    a, b = ints(64, 64), ints(64, 64)
+    config = config_for(dispatch.problem_of(a, b), kernel)
+    if config is None:
+        pytest.skip(f"{kernel} does not take it")
+    expected = (-a.double() @ b.double()).bfloat16()
+    assert torch.equal(matmul(torch._neg_view(a), b, config=config), expected)
+    assert torch.equal(matmul(a, torch._neg_view(b), config=config), expected)
 
 
 @pytest.mark.parametrize("kernel", OWN)
@@ -286,7 +430,10 @@ def test_batches_beyond_a_grid_axis():
         ((70000, 1, 16), (16, 8)),
     ):
         a, b = ints(*left), ints(*right)
-        assert torch.equal(matmul(a, b), torch.matmul(a, b))
+        expected = torch.matmul(a, b)
+        assert torch.equal(matmul(a, b), expected)
+        out = torch.full_like(expected, float("nan"))
+        assert torch.equal(matmul(a, b, out=out), expected)
     assert torch.ones(4, device="cuda").sum().item() == 4
 
 
@@ -308,10 +455,73 @@ def test_autocast():
     with torch.autocast("cuda", dtype=torch.bfloat16):
         product = matmul(a, b)
         assert matmul(a.bfloat16(), b).dtype is torch.bfloat16
+        double = a.detach().double()
+        assert matmul(double, b.detach().double()).dtype is torch.float64
+        outcomes = []
+        for multiply in (matmul, torch.matmul):
+            try:
+                outcomes.append(multiply(double, b).dtype)
+            except RuntimeError as error:
+                outcomes.append(str(error))
+        assert outcomes[0] == outcomes[1]
     assert product.dtype is torch.bfloat16
     (product.float() * 1e6).sum().backward()
     assert a.grad.dtype is torch.float32
     assert a.grad.isfinite().all()
+
+
+OUTS = {  # shapes of a, b, and the out
+    "dtype": ((2, 3), (3, 4), lambda: torch.full((2, 4), 7.0, dtype=torch.float64, device="cuda")),
+    "shape": ((2, 3), (3, 4), lambda: torch.full((3, 3), 7.0, device="cuda")),
+    "empty": ((2, 3), (3, 4), lambda: torch.empty(0, device="cuda")),
+    "fits": ((2, 3), (3, 4), lambda: torch.full((2, 4), float("nan"), device="cuda")),
+    "transposed": ((2, 3), (3, 4), lambda: torch.full((4, 2), float("nan"), device="cuda").t()),
+    "batched": ((2, 4, 3), (3, 5), lambda: torch.full((2, 4, 5), float("nan"), device="cuda")),
+    "with gradients": ((2, 3), (3, 4), lambda: torch.zeros(2, 4, device="cuda").requires_grad_()),
+}
+
+
+def outcome(multiply, a, b, out):
+    """What it returned or raised, its warnings, and out afterwards."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            result = multiply(a, b, out=out) is out
+        except RuntimeError as error:
+            result = str(error)
+    return result, [str(item.message) for item in caught], out.shape, out.tolist()
+
+
+@pytest.mark.parametrize("case", OUTS)
+def test_out_follows_torchs_rules(case):
+    left, right, make = OUTS[case]
+    a, b = ints(*left, dtype=torch.float32), ints(*right, dtype=torch.float32)
+    for _ in range(2):
+        assert repr(outcome(matmul, a, b, make())) == repr(outcome(torch.matmul, a, b, make()))
+
+
+SHAPES = [
+    ((5,), (5,)), ((5,), (5, 7)), ((7, 5), (5,)), ((5,), (2, 5, 7)), ((2, 7, 5), (5,)),
+    ((5, 1, 2, 3), (4, 3, 6)), ((2, 3), (8, 3, 4)), ((2, 4, 8), (8, 16)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kernel", OWN)
+@pytest.mark.parametrize(("left", "right"), SHAPES, ids=str)
+def test_shapes_are_torchs(left, right, kernel):
+    a, b = ints(*left), ints(*right)
+    theirs = torch.matmul(a, b)
+    for product in (matmul(a, b), forced(a, b, kernel)):
+        assert product is None or torch.equal(product, theirs)
+
+
+def test_an_operand_without_dimensions_fails_as_torchs_does():
+    messages = []
+    for multiply in (matmul, torch.matmul):
+        with pytest.raises(RuntimeError) as error:
+            multiply(ints(), ints(5))
+        messages.append(str(error.value))
+    assert messages[0] == messages[1]
 
 
 # Dispatch on a GPU
@@ -447,6 +657,15 @@ def test_capture_of_a_tuned_problem(prepared, capfd, monkeypatch):
     assert capfd.readouterr() == ("", "")
 
 
+def test_capture_of_a_split_product():
+    problem = GemmProblem(96, 96, 512, "bf16")
+    need_split(problem)
+    keep(problem, SPLIT)
+    torch.matmul(ints(8, 8), ints(8, 8))
+    assert [decision.config for decision in prepare([problem])] == [SPLIT]
+    captured(ints(96, 512), ints(512, 96))
+
+
 def test_capture_of_a_miss_reads_and_writes_nothing(tmp_path, monkeypatch):
     torch.matmul(ints(8, 8), ints(8, 8))
     monkeypatch.setattr(dispatch.Dispatcher, "decide", lambda *args: pytest.fail("decided"))
@@ -484,6 +703,22 @@ def test_gradients_of_an_own_kernel(kernel):
     ours.sum().backward()
     assert torch.equal(a.grad, torch.ones_like(ours) @ b.detach().mT)
     assert torch.equal(b.grad, a.detach().mT @ torch.ones_like(ours))
+
+
+@pytest.mark.parametrize("kernel", OWN)
+def test_expanded_and_sliced_gradients_of_an_own_kernel(kernel):
+    dtypes = [torch.float32, torch.bfloat16]
+    for a, b, c in ([ints(*s, dtype=t) for s in ((32, 64), (64, 48), (32, 64))] for t in dtypes):
+        if forced(a, b, kernel) is None:
+            continue
+        found = []
+        for multiply in (partial(forced, kernel=kernel), torch.matmul):
+            x, y = a.clone().requires_grad_(), b.clone().requires_grad_()
+            joined = torch.cat([multiply(x, y), multiply(c, y)], 1)
+            (joined.float()[:, ::2].clamp(-2, 2).sum() + multiply(x, y).float().sum()).backward()
+            found.append((x.grad, y.grad))
+        assert torch.equal(found[0][0], found[1][0])
+        assert torch.equal(found[0][1], found[1][1])
 
 
 def test_a_fork_before_cuda_works():

@@ -16,12 +16,17 @@ from autoswizzle.problem import GemmProblem
 
 STREAM, DEVICE = 77, 0
 TMA = GemmConfig(kernel="tma", block_k=64, persistent=True)
+SPLIT = GemmConfig(
+    kernel="wgmma", block_n=256, block_k=64, num_stages=4, persistent=True, epilogue_subtile=4,
+    warp_specialize="cooperative", split_k=8,
+)  # fmt: skip
 CASES = [  # (configuration, problem, driver parameters: p = 64-bit, i = 32-bit, m = tensor map)
     (GemmConfig(), "512x512x512:fp16:nn", "pppiiiiii"),
     (GemmConfig(persistent=True), "5120x512x512:bf16:nt", "pppiiiiii"),
     (GemmConfig(persistent=True, scheduling="dynamic"), "512x512x512:fp16:nn", "ppppiiiiii"),
     (TMA, "512x1024x512:fp16:nn", "miippmiippmiippiii"),
     (replace(TMA, scheduling="dynamic"), "512x1024x512:fp16:tt", "miippmiippmiipppiii"),
+    (SPLIT, "512x512x1024:bf16:nn", 4 * "miipp" + "pp" + "iiiiiii"),
 ]
 
 
@@ -43,10 +48,10 @@ def stand_in_for_a_gpu():
 
     launch.current_device = bound.current_device = lambda device: nullcontext()
     launch.detect = lambda index: find_gpu("H200")
-    counter = torch.zeros(1, dtype=torch.int32)
+    memory = torch.zeros(1, dtype=torch.int32), torch.zeros(1)
     family.Scratch.allocate = lambda self, device: {
-        "counter": counter if self.counter else None,
-        "partials": None,
+        "counter": memory[0] if self.counter else None,
+        "partials": memory[1] if self.partials else None,
     }
 
 

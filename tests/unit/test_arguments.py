@@ -142,3 +142,41 @@ def test_numbers_beyond_any_tile_order():
 def test_numbers_beyond_any_shared_memory(call):
     with pytest.raises(ArgumentError, match=" must "):
         call()
+
+
+NO_WORDS = [None, 5, b"row", [], {}, np.array([1, 2]), torch.ones(2, 2), float("nan"), "no\nsuch"]
+WORDS = {
+    **{
+        f"config {name}": lambda wrong, name=name: autoswizzle.GemmConfig(**{name: wrong})
+        for name in ("kernel", "swizzle", "scheduling", "warp_specialize", "smem_a")
+    },
+    **{
+        f"problem {name}": lambda wrong, name=name: autoswizzle.GemmProblem(
+            4, 4, 4, **{name: wrong}
+        )
+        for name in ("dtype", "layout", "out_dtype", "precision", "epilogue")
+    },
+    "tile_order": lambda wrong: autoswizzle.tile_order(wrong, 2, 2),
+    "effort": lambda wrong: autoswizzle.tune([PROBLEM], effort=wrong),
+    "activation": lambda wrong: autoswizzle.linear(
+        torch.ones(2, 2), torch.ones(2, 2), activation=5 if wrong is None else wrong
+    ),
+    "smem layout": lambda wrong: smem.tile_layout(wrong, 64),
+    "instruction": lambda wrong: smem.bank_conflicts(smem.tile_layout("128", 64), wrong),
+}
+
+
+@pytest.mark.parametrize("wrong", NO_WORDS, ids=lambda wrong: repr(wrong)[:7])
+@pytest.mark.parametrize("call", WORDS.values(), ids=WORDS)
+def test_what_is_no_legal_word(call, wrong):
+    with pytest.raises(ArgumentError, match="must be one of") as caught:
+        call(wrong)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "wrong", ["1", [], {}, True, 0, -1, np.array([1, 2]), float("nan"), float("inf")], ids=repr
+)
+def test_what_is_no_number_of_seconds(wrong):
+    with pytest.raises(ArgumentError, match="seconds must be a number above 0, got"):
+        autoswizzle.tune([PROBLEM], seconds=wrong)

@@ -183,8 +183,11 @@ def test_the_file_gives_back_what_was_kept(folder):
         '{"schema": 99}',
         '{"schema": 1}',
         "dram_gbs",
+        "num_sms",
         "\x00",
+        "[" * 100_000,
     ],
+    ids=lambda text: text[:12],
 )
 def test_a_damaged_file_is_left_alone_with_a_warning(text, caplog):
     path = keep(microbench.calibrate(H200, FakeGpu(), repeats=1), H200)
@@ -192,6 +195,8 @@ def test_a_damaged_file_is_left_alone_with_a_warning(text, caplog):
         data = json.loads(path.read_text())
         data["dram_gbs"]["value"] = -1
         text = json.dumps(data)
+    if text == "num_sms":
+        text = json.dumps({**json.loads(path.read_text()), "num_sms": "many"})
     path.write_text(text)
     assert calibrated(H200) is H200
     assert str(path) in caplog.text

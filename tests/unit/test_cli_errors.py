@@ -16,6 +16,7 @@ def fails(capsys, args, code=2):
     assert out == ""
     assert err.startswith("error: ")
     assert err.count("\n") == 1
+    assert err[:-1].isprintable()
     return err
 
 
@@ -62,6 +63,9 @@ def fails(capsys, args, code=2):
         (["cache", "ls", "x" * 5000], ["must be a file or folder that exists", "'xxx"]),
         (["cache", "export", ""], ["path must name a file or folder", "''"]),
         (["tune", "4x4x4", "--out", ""], ["--out: path must name a file or folder", "''"]),
+        (["tune", "--file", "x\x1b[31m"], ["--file must be a file", "'x\\x1b[31m'"]),
+        (["tune", "--file", "x\udcff"], ["--file must be a file", "'x\\udcff'"]),
+        (["cache", "ls", "x\u202e"], ["'x\\u202e'"]),
         (["rank", "64x64x64", "--gpu", "H900"], ["--gpu must be one of", "H200", "'H900'"]),
         (["rank", "64x64x64", "--top", "0"], ["--top must be an integer of at least 1", "'0'"]),
         (["rank", "64x64x64", "--l2-mb", "nan"], ["--l2-mb must be a number above 0", "'nan'"]),
@@ -101,6 +105,15 @@ def test_bad_environment(capsys, monkeypatch, variable, value, legal):
     assert variable in message
     assert legal in message
     assert repr(value) in message
+
+
+@pytest.mark.parametrize("place", ["x\x1b[31m", "x\n\ny", "x\u202e"], ids=ascii)
+def test_a_log_line_is_one_line_without_terminal_codes(capsys, monkeypatch, place):
+    monkeypatch.setenv("AUTOSWIZZLE_CACHE_PATH", place)
+    assert run(["cache", "ls"]) == 0
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("WARNING: ignoring cache file x")
+    assert line.isprintable()
 
 
 @pytest.mark.parametrize("args", [["--help"], ["--version"], ["order", "--help"]])

@@ -124,6 +124,25 @@ def test_the_programs_own_handler_of_errors_is_asked(folder, capsys):
     assert capsys.readouterr().out == "mine: ValueError\n"
 
 
+@pytest.mark.parametrize("name", ["whole", "whole.absent", "whole.absent.deeper"])
+def test_a_module_that_can_not_be_run_is_one_line(folder, capsys, name):
+    written(folder / "whole" / "__init__.py", "")
+    assert run(["record", "-m", name]) == 1
+    error, empty = capsys.readouterr().err.splitlines()
+    assert error.startswith("error: with -m, SCRIPT must be a module that can be run: ")
+    assert "whole" in error
+    assert empty.startswith("shapes.jsonl: empty")
+
+
+def test_a_failed_import_of_the_program_is_the_programs(folder, capsys):
+    written(folder / "train.py", "import absent_module\n")
+    for args in (["train.py"], ["-m", "train"]):
+        assert run(["record", *args]) == 1
+        lines = capsys.readouterr().err.splitlines()
+        assert lines[0].startswith("Traceback")
+        assert "ModuleNotFoundError: No module named 'absent_module'" in lines
+
+
 @pytest.mark.parametrize("code", [7, "a message", None])
 def test_an_exit_code_passes_through(code, folder):
     written(folder / "train.py", f"{PRODUCT}raise SystemExit({code!r})\n")

@@ -152,6 +152,8 @@ def test_json_is_all_that_stdout_holds(tuning, capsys):
         (["4x4x4", "--storage", "here"], ["--storage must be a URL", "'here'"]),
         (["4x4x4", "--device", "one"], ["--device must be an integer of at least 0", "'one'"]),
         (["4x4x4", "--out", "."], ["output must be a file", "'.'"]),
+        (["4x4x4", "--gpus", "0,"], ["--gpus must be all or numbers", "'0,'"]),
+        (["4x4x4", "--gpus", "9" * 5000], ["--gpus must be all or numbers"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )

@@ -1,7 +1,11 @@
 import logging
+import subprocess
+from pathlib import Path
 
 import pytest
+import torch
 
+from autoswizzle.cli.app import run
 from autoswizzle.errors import HardwareError, UnavailableError
 from autoswizzle.hardware import (
     CATALOGUE,
@@ -9,6 +13,8 @@ from autoswizzle.hardware import (
     MIB,
     DeviceFacts,
     _driver_facts,
+    _run_tool,
+    driver_version,
     find_gpu,
     gpu_from_facts,
 )
@@ -70,11 +76,73 @@ def test_unknown_capability() -> None:
         gpu_from_facts(DeviceFacts("Tesla T4", 75, 40, 4 * MIB))
 
 
-def test_driver_tool_output() -> None:
+def test_driver_tool_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     facts = _driver_facts(0, lambda command: "NVIDIA A100, PCIe, 8.0\n")
     assert facts == DeviceFacts("NVIDIA A100, PCIe", 80)
     assert _driver_facts(0, lambda command: None) is None
     assert _driver_facts(0, lambda command: "No devices were found\n") is None
+
+
+@pytest.mark.parametrize(
+    ("visible", "device", "asked"),
+    [
+        (None, 1, "--id=1"),
+        ("3,2", 1, "--id=2"),
+        ("GPU-8932f937, MIG-377e", 0, "--id=GPU-8932f937"),
+        ("GPU-8932f937, MIG-377e", 1, "--id=MIG-377e"),
+        ("3,2", 2, None),
+        ("", 0, None),
+    ],
+)
+def test_the_driver_is_asked_for_the_visible_device(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, device: int, asked: str | None
+) -> None:
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    commands: list[list[str]] = []
+
+    def tool(command: list[str]) -> str:
+        commands.append(command)
+        return "NVIDIA H200, 9.0\n"
+
+    found = _driver_facts(device, tool)
+    assert [command[1] for command in commands] == ([] if asked is None else [asked])
+    assert (found is None) == (asked is None)
+
+
+@pytest.mark.parametrize("script", ["#!/bin/sh\nexit 9\n", "not a program", "#!/bin/sh\n"])
+def test_a_broken_driver_tool_is_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str
+) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(script)
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert _driver_facts(0, _run_tool) is None
+    assert driver_version() is None
+
+
+def test_a_driver_tool_that_hangs_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(command: list[str], **_: object) -> None:
+        raise subprocess.TimeoutExpired(command, 10)
+
+    monkeypatch.setattr("shutil.which", lambda name: name)
+    monkeypatch.setattr(subprocess, "run", hang)
+    assert driver_version() is None
+
+
+def test_a_device_beyond_those_visible_is_named_with_their_count(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for option in (["--device", "7"], ["--gpus", "7"]):
+        assert run(["tune", "64x64x64", *option]) == 2
+        assert capsys.readouterr().err == "error: device must be in 0..1 (2 visible), got 7\n"
 
 
 def test_overrides() -> None:

@@ -1,12 +1,25 @@
 """Importing autoswizzle: what it loads, what it touches, what it offers."""
 
+import copy
 import json
+import os
 import subprocess
 import sys
+from multiprocessing import get_context
 
+import joblib
 import pytest
 
 import autoswizzle
+from autoswizzle.config import GemmConfig
+from autoswizzle.hardware import find_gpu
+from autoswizzle.problem import GemmProblem
+from autoswizzle.search.finals import Final
+from autoswizzle.search.history import Failure
+from autoswizzle.search.measure import Measurement
+from autoswizzle.search.study import SearchResult
+from autoswizzle.simulator.ranking import predict
+from autoswizzle.tuning import TuneResult
 
 
 def run(code):
@@ -61,3 +74,48 @@ def test_public_names_are_sorted_and_lead_somewhere():
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="'autoswizzle' has no attribute 'matmull'"):
         autoswizzle.matmull  # noqa: B018
+
+
+MULTIPLY = (
+    "import torch, autoswizzle; a = torch.eye(2);assert torch.equal(autoswizzle.matmul(a, a), a);"
+)
+LOOK_UP = "assert autoswizzle.explain('64x64x64', gpu='H200').uses_torch"
+
+
+@pytest.mark.parametrize(
+    ("home", "code"),
+    [
+        ({}, MULTIPLY),
+        ({"HOME": "/"}, MULTIPLY),
+        ({"HOME": __file__}, MULTIPLY + LOOK_UP),
+        ({"HOME": f"{__file__}/below"}, MULTIPLY + LOOK_UP),
+        ({"HOME": "/", "XDG_CACHE_HOME": __file__}, MULTIPLY + LOOK_UP),
+    ],
+    ids=["unset", "root", "a file", "below a file", "a file for a cache"],
+)
+def test_no_home_is_needed(tmp_path, home, code):  # F05
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        env={"PATH": os.environ["PATH"], **home},
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("\n") <= 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_values_cross_process_borders():
+    """As joblib's workers and multiprocessing's spawned ones get them."""
+    gpu = find_gpu("H200")
+    problem, config = GemmProblem(64, 64, 64, "fp16"), GemmConfig(swizzle="hilbert")
+    measurement = Measurement(config, 2.0, 1.0, 3.0, "sustained", host_us=4.0)
+    final = Final(config, config, 1.5, 1.4, 1.6, (measurement,), (measurement,))
+    result = SearchResult(measurement, (measurement,), (), None, "trials", final)
+    values = [problem, config, gpu, measurement, final, result, predict(problem, config, gpu)]
+    values += [Failure(config, "Hung", "no answer"), autoswizzle.explain(problem, gpu=gpu)]
+    values += [autoswizzle.TuneReport((TuneResult(problem, error="none"),))]
+    with get_context("spawn").Pool(1) as pool:
+        assert pool.map(copy.copy, values) == values
+    assert (
+        joblib.Parallel(n_jobs=2, backend="loky")(map(joblib.delayed(copy.copy), values)) == values
+    )

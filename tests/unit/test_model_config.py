@@ -1,9 +1,11 @@
 """The products of a decoder model from its config.json."""
 
 import json
+from pathlib import Path
 
 import pytest
 
+from autoswizzle.cli import worklist
 from autoswizzle.cli.app import run
 from autoswizzle.cli.model_config import MODEL_TYPES, TOKENS, projections
 from autoswizzle.errors import ArgumentError
@@ -122,12 +124,21 @@ def test_a_wrong_field_is_named_with_its_file(config, changes, tp, named):
     assert "\n" not in str(wrong.value)
 
 
-@pytest.mark.parametrize("content", [b"[]", b"not json", b"", b"\xff\xfe"])
+NO_CONFIGS = [b"[]", b"not json", b"", b"\xff\xfe", b"[" * 100_000, b'{"a": ' + b"9" * 5000 + b"}"]
+
+
+@pytest.mark.parametrize("content", NO_CONFIGS, ids=lambda content: str(content)[:12])
 def test_a_file_that_is_no_config_is_named(tmp_path, content):
     path = tmp_path / "config.json"
     path.write_bytes(content)
-    with pytest.raises(ArgumentError, match=r"config\.json: must be (a )?JSON"):
+    with pytest.raises(ArgumentError, match=r"config\.json:.* must be (a JSON|UTF-8)"):
         projections(path)
+
+
+def test_a_file_that_can_not_be_read_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(worklist, "MAX_BYTES", 1000)
+    with pytest.raises(ArgumentError, match="--hf-config must have at most 1000 bytes, got more"):
+        projections(Path("/dev/zero"))
     with pytest.raises(ArgumentError, match=r"--hf-config must be a file .*No such file"):
         projections(tmp_path / "missing.json")
 
@@ -149,6 +160,7 @@ def test_a_dry_run_prints_a_list_that_tune_reads(config, tmp_path, capsys):
     [
         (["--hf-config", "CONFIG", "--tokens", "1,x"], "--tokens must be positive integers"),
         (["--hf-config", "CONFIG", "--tokens", "0"], "--tokens must be positive integers"),
+        (["--hf-config", "CONFIG", "--tokens", "9" * 5000], "--tokens must be positive integers"),
         (["--hf-config", "CONFIG", "--tp", "0"], "--tp must be an integer of at least 1"),
         (["--tokens", "1", "4x4x4"], "--hf-config"),
         (["--gpus", "0,x", "4x4x4"], "--gpus must be all or numbers like 0,1, got '0,x'"),
@@ -181,6 +193,8 @@ def test_a_record_is_read_by_frequency(tmp_path, capsys):
         ('{"problem": "4x4"}', "problem must be"),
         ('{"problem": "4x4x4", "count": 0}', "count must be an integer of at least 1, got 0"),
         ('{"problem": "4x4x4", "count": true}', "count must be"),
+        ('{"problem": "4x4x4", "count": ' + "9" * 5000 + "}", "a line must be a JSON mapping"),
+        ("[" * 100_000, "a line must be a JSON mapping"),
     ],
 )
 def test_a_bad_line_of_a_record_is_named(tmp_path, capsys, line, named):

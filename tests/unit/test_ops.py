@@ -313,6 +313,16 @@ def test_autocast_that_changes_the_dtype_is_torchs(tuned, autocast):
     assert len(tuned.calls) == 1
 
 
+def test_a_backward_after_autocast_runs_in_the_forwards_dtype(tuned):  # N02
+    a, b = (ints(*s, dtype=torch.bfloat16).requires_grad_() for s in ((8, 16), (16, 8)))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        product = matmul(a, b)
+    (product.float() * 1e6).sum().backward()  # beyond float16
+    assert tuned.problems == ["8x8x16:bf16:nn", "8x16x8:bf16:nt", "16x8x8:bf16:tn"]
+    assert a.grad.isfinite().all()
+    assert b.grad.isfinite().all()
+
+
 def test_cpu_autocast_is_torchs():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         a, b = ints(8, 64).requires_grad_(), ints(64, 16).requires_grad_()
@@ -443,6 +453,31 @@ def test_a_tuned_problem_runs_on_the_kernel_of_its_entry(fake_gpu, entry_for):
     assert fake_gpu.calls == [(config, problem)] * 3
     assert torch.equal(matmul(a[:16], b), a[:16] @ b)
     assert len(fake_gpu.calls) == 3
+
+
+def test_sixteen_first_calls_load_one_kernel(tuned, monkeypatch):
+    bound, barrier, products = [], threading.Barrier(16), []
+    a, b = ints(4, 16), ints(16, 8)
+
+    def bind(*args):
+        bound.append(1)
+        time.sleep(0.05)
+        return tuned(*args)
+
+    monkeypatch.setattr(dispatch, "bind_kernel", bind)
+
+    def work():
+        barrier.wait()
+        products.append(matmul(a, b))
+
+    threads = [threading.Thread(target=work) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(products) == 16
+    assert all(torch.equal(product, a @ b) for product in products)
+    assert bound == [1]
 
 
 def test_a_torch_decision_and_a_miss_are_torch(fake_gpu, entry_for):
@@ -797,6 +832,21 @@ def test_an_unusable_cache_folder_never_breaks_a_product(
         assert torch.equal(matmul(a, b), a @ b)
     assert len([r for r in caplog.records if r.levelname == "WARNING"]) <= 1
     assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("place", ["x" * 5000, "/dev/zero", "no/such.json", "folder"])
+def test_an_unusable_read_only_place_never_breaks_a_product(
+    fake_gpu, tmp_path, monkeypatch, caplog, place
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    monkeypatch.setenv("AUTOSWIZZLE_CACHE_PATH", place)
+    a, b = ints(4, 16), ints(16, 8)
+    for _ in range(2):
+        assert torch.equal(matmul(a, b), a @ b)
+    warned = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert len(warned) == (place != "folder")
+    assert all(place in message for message in warned)
 
 
 # Captures, prepare

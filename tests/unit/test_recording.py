@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from autoswizzle.cli.worklist import read_problems, read_record
-from autoswizzle.errors import CacheError
+from autoswizzle.errors import ArgumentError, CacheError
 from autoswizzle.ops import matmul
 from autoswizzle.patching import patch
 from autoswizzle.problem import GemmProblem
@@ -177,3 +177,22 @@ def test_an_unwritable_folder_is_named_before_the_model_runs(tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(CacheError, match="cannot write in"), record_shapes(tmp_path / "file" / "x"):
         pytest.fail("ran")
+
+
+@pytest.mark.parametrize("wrong", [5, b"x", "", "x\0", [], "folder"], ids=repr)
+def test_a_path_that_names_no_file_is_refused_before_the_first_product(
+    tmp_path, monkeypatch, wrong
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ArgumentError, match="path must name a file"), record_shapes(wrong):
+        pytest.fail("entered")
+    assert [item.name for item in tmp_path.iterdir()] == ["folder"]
+
+
+def test_the_file_is_where_it_was_asked_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with record_shapes("shapes.jsonl"):
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+    assert (tmp_path / "shapes.jsonl").exists()

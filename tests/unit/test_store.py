@@ -590,3 +590,29 @@ def test_h100_variants_do_not_share(tmp_path, entry_for):
         other = gpu_from_facts(DeviceFacts("NVIDIA H100", 90, sms, mib * 2**20))
         assert tuned.get(entry_for(gpu=other).key) is None
         assert "num_sms" in tuned.nearest(entry_for(gpu=other).key).differences
+
+
+def test_every_rank_finds_the_same_of_equal_entries(tmp_path, entry_for, monkeypatch):
+    """A folder is listed in the order that its file system likes, another one on each host."""
+    entry = entry_for()
+    for stages in (2, 3, 4):
+        config = replace(entry.config, num_stages=stages)
+        write(tmp_path / f"{stages}.json", replace(entry, config=config))
+    real, found = os.scandir, set()
+    for seed in range(10):
+
+        class Shuffled:
+            def __init__(self, path, seed=seed):
+                with real(path) as listing:
+                    self.items = list(listing)
+                random.Random(seed).shuffle(self.items)
+
+            def __enter__(self):
+                return iter(self.items)
+
+            def __exit__(self, *_):
+                pass
+
+        monkeypatch.setattr(os, "scandir", Shuffled)
+        found.add(user_store(tmp_path / "none", tmp_path).get(entry.key).entry.config)
+    assert len(found) == 1

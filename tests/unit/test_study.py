@@ -621,6 +621,20 @@ def test_the_final_decides_and_is_stored(url):
     assert again.calls
 
 
+@pytest.mark.parametrize("final", [None, {}, {"winner": 5}, "CHANGED"], ids=str)
+def test_a_final_of_another_version_is_run_again(url, final):
+    race = fake_race(1.2)
+    expected = run(Bench(), url, race=race).final
+    study = optuna.load_study(study_name=study_name(PROBLEM, GPU), storage=url)
+    stored = study.user_attrs["final"]
+    if final == "CHANGED":
+        final = {**stored["final"], "contenders": [{"config": {}, "time_us": 0}]}
+    study.set_user_attr("final", {**stored, "final": final})
+    again = fake_race(1.2)
+    assert run(Bench(), url, race=again).final == expected
+    assert len(again.calls) == 2
+
+
 def test_a_failing_final_is_an_error_that_keeps_the_search(url):
     def race(configs, seed):
         raise LaunchError("no answer", "Hung")

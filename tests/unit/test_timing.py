@@ -3,9 +3,10 @@
 from statistics import median
 
 import pytest
+import torch
 
 from autoswizzle.errors import LaunchError
-from autoswizzle.search.timing import MIN_SAMPLES, burst, interleaved, loop, sustained
+from autoswizzle.search.timing import MIN_SAMPLES, CudaBackend, burst, interleaved, loop, sustained
 
 
 class Stamp:
@@ -69,6 +70,19 @@ def test_burst_leaves_the_flush_out():
     assert flushed.host_us == 4
 
 
+def test_the_flush_writes_twice_the_l2(monkeypatch):  # T05
+    made, empty = [], torch.empty
+
+    def on_cpu(size, *, dtype, device):
+        made.append(empty(size, dtype=dtype).fill_(1))
+        return made[-1]
+
+    monkeypatch.setattr(torch, "empty", on_cpu)
+    CudaBackend(3 * 2**20).flush()
+    assert [buffer.nbytes for buffer in made] == [2 * 3 * 2**20]
+    assert not made[0].any()
+
+
 def test_burst_marks_times_that_waited_for_the_host():
     device = FakeDevice()
     samples = burst(lambda: device.launch(50, host_us=1000), device, 5)
@@ -81,6 +95,29 @@ def test_a_slow_host_does_not_matter_while_the_queue_is_full():
     samples = burst(lambda: device.launch(500, host_us=60), device, 50)
     assert not samples.host_bound  # issuing a call outlasts the flush, but the device lags behind
     assert median(samples.times_us) == pytest.approx(500, abs=2)
+
+
+@pytest.mark.parametrize("timer", [burst, lambda call, *rest: sustained([call], *rest)])
+def test_every_launch_of_a_call_is_in_the_window(timer):  # T02: a zeroed counter, a reduction
+    device = FakeDevice()
+
+    def call():
+        for us in (3, 50, 17):
+            device.launch(us, host_us=1)
+
+    assert median(timer(call, device, 5).times_us) == pytest.approx(70, abs=2)
+
+
+def test_every_launch_of_a_contender_is_in_its_turn():
+    device = FakeDevice()
+
+    def split():
+        device.launch(60, host_us=1)
+        device.launch(60, host_us=1)
+
+    loops = [loop([split], device), loop([lambda: device.launch(110)], device)]
+    split_us, whole_us = (median(times) for times in interleaved(loops, device, 20))
+    assert (split_us, whole_us) == (pytest.approx(120, rel=0.01), pytest.approx(110, rel=0.01))
 
 
 @pytest.mark.parametrize("timer", [burst, lambda call, *rest: sustained([call], *rest)])

@@ -148,6 +148,18 @@ def test_equal_gpus_share_their_compilers(searches, monkeypatch):
     assert len({id(compilers) for _, compilers in used}) == 2
 
 
+def test_an_entry_is_of_the_gpu_it_was_measured_on(searches, monkeypatch):  # G02
+    gpus = [H200, find_gpu("A100-40GB")]
+    monkeypatch.setattr(tuning, "detect", lambda device: gpus[device])
+    for device, gpu in enumerate(gpus):
+        [result] = tuning.tune(PROBLEMS[:1], devices=[device]).results
+        assert not result.skipped
+        found = result.entry.key
+        assert (found.num_sms, found.l2_bytes) == (gpu.num_sms, gpu.l2_bytes)
+        assert result.entry.gpu == gpu.name
+    assert [device for device, _ in searches.made] == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("devices", "named"), [([], "devices must be a list"), ([1, 1], "must name each GPU once")]
 )
