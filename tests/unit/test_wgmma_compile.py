@@ -1,5 +1,6 @@
 """wgmma candidates compile for sm_90 without a GPU, into what makes them fast."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -68,9 +69,10 @@ def test_fast_code(text: str, config: GemmConfig) -> None:
         assert (needed in ptx) == (needed != "stmatrix" or problem.dtype != "fp32"), needed
     assert "cp.async.bulk.tensor.2d.global.shared" in ptx
     assert ("setmaxnreg" in ptx) == specialized
-    assert ("atom.global" in ptx) == (
-        config.scheduling == "dynamic" or config.split_k > 1 or config.stream_k
-    )
+    assert ("atom.global.gpu.relaxed" in ptx) == (config.scheduling == "dynamic")
+    shared = config.split_k > 1 or config.stream_k  # sums, behind flags
+    assert ("ld.global.gpu.acquire" in ptx) == shared
+    assert bool(re.search(r"(atom|red)\.global\.gpu\.release", ptx)) == shared
 
 
 def test_one_binary_for_all_extents_and_group_sizes() -> None:
