@@ -318,9 +318,9 @@ def _legal(stored: Stored, problem: GemmProblem, gpu: Gpu) -> bool:
 
 
 def _predicted_best(problem: GemmProblem, gpu: Gpu) -> GemmConfig:
-    from autoswizzle.simulator.ranking import rank
+    from autoswizzle.simulator.ranking import shortlist
 
-    ranked = rank(problem, calibrated(gpu), top=1)
+    ranked = shortlist(problem, calibrated(gpu), count=1)
     return ranked[0].config if ranked else TORCH
 
 
