@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from record import folder_of, stamp, write
@@ -155,11 +156,11 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "problems": len(ratios),
         "failed": len(rows) - len(ratios),
-        "geomean": math.exp(sum(map(math.log, ratios)) / len(ratios)),
+        "geomean": geometric_mean(ratios),
         "least": min(ratios),
         "below_0.97": sum(ratio < SLOW for ratio in ratios) / len(ratios),
-        "dispatched_geomean": math.exp(
-            sum(math.log(row["dispatched"]) for row in rows if "error" not in row) / len(ratios)
+        "dispatched_geomean": geometric_mean(
+            row["dispatched"] for row in rows if "error" not in row
         ),
     }
 

@@ -8,7 +8,6 @@ what the tool said.
 """
 
 import argparse
-import random
 import shutil
 import subprocess
 import sys
@@ -19,18 +18,19 @@ from typing import Any
 
 import torch
 from record import folder_of, stamp, write
+from time_tables import drawn
 
 from autoswizzle.config import GemmConfig
 from autoswizzle.hardware import Gpu, detect
 from autoswizzle.kernels import run
 from autoswizzle.problem import TORCH_NAMES, GemmProblem
-from autoswizzle.simulator.resources import estimate, resident_blocks
-from autoswizzle.space import FAMILIES, branches, why_illegal
+from autoswizzle.space import FAMILIES
 
 TOOLS = {"memcheck": tuple(FAMILIES), "racecheck": ("pointer",)}
 DTYPES = (("bf16", "ieee"), ("fp16", "ieee"), ("fp32", "ieee"), ("fp32", "tf32"))
 LAYOUTS = ("nn", "nt", "tn", "tt")
 SPREAD = 12  # configurations of each family on one problem
+DRAWS = 20_000  # tries; some families take some problems in no way
 FAILED = 9  # exit status the tool gives for any error it finds
 
 
@@ -41,29 +41,18 @@ def problems() -> Iterator[GemmProblem]:
             yield GemmProblem(200, 152, 136, dtype, layout, precision=precision)
 
 
-def drawn(problem: GemmProblem, gpu: Gpu, family: str, count: int) -> list[GemmConfig]:
-    """Count legal configurations of a family that fit, drawn from all."""
-    tunables = branches(problem, gpu).get(family)
-    draw, found = random.Random(f"{family} {problem}"), dict[GemmConfig, None]()
-    for _ in range(3000 if tunables else 0):
-        values = {name: draw.choice(options) for name, options in tunables.items()}
-        config = GemmConfig(kernel=family, **values)
-        if why_illegal(config, problem, gpu) is None and resident_blocks(
-            estimate(config, problem, gpu), gpu
-        ):
-            found[config] = None
-        if len(found) == count:
-            break
-    return list(found)
-
-
 def launches(gpu: Gpu, family: str) -> Iterator[tuple[GemmConfig, GemmProblem]]:
     for problem in problems():
-        for config in drawn(problem, gpu, family, 1):
+        for config in of_family(problem, gpu, family, 1):
             yield config, problem
     problem = next(problems())
-    for config in drawn(problem, gpu, family, SPREAD):
+    for config in of_family(problem, gpu, family, SPREAD):
         yield config, problem
+
+
+def of_family(problem: GemmProblem, gpu: Gpu, family: str, count: int) -> list[GemmConfig]:
+    """Up to count of its configurations."""
+    return drawn([problem], gpu, count, f"{family} {problem}", kernels=(family,), draws=DRAWS)
 
 
 def child(family: str) -> None:

@@ -15,7 +15,7 @@ import json
 import math
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from autoswizzle.problem import GemmProblem
 from autoswizzle.search.bench import Screening
 from autoswizzle.search.effort import EFFORTS
 from autoswizzle.simulator.resources import estimate, resident_blocks, why_infeasible
-from autoswizzle.space import branches, why_illegal
+from autoswizzle.space import FAMILIES, branches, why_illegal
 
 SHAPES = (  # of the suite: large to small, every kind of it
     "8192x6144x4096", "5632x5632x5632", "2048x10240x8192", "2048x28672x4096", "8192x4096x4096",
@@ -46,13 +46,26 @@ TIMES = ("time_us", "low_us", "high_us")
 KEEP_EVERY = 25  # measurements between writes of the file
 
 
-def drawn(problems: Sequence[GemmProblem], gpu: Gpu, count: int, seed: str) -> list[GemmConfig]:
-    """Count configurations drawn evenly from all that are legal and fit for one of the problems."""
+def drawn(
+    problems: Sequence[GemmProblem],
+    gpu: Gpu,
+    count: int,
+    seed: str,
+    *,
+    kernels: Container[str] = FAMILIES,
+    draws: int = MAX_DRAWS,
+) -> list[GemmConfig]:
+    """Count configurations, or what `draws` tries find, drawn evenly from all of these kernels that
+    are legal and fit for one of the problems.
+    """
     draw = random.Random(seed)
-    families = branches(problems[0], gpu)
+    families = {name: values for name, values in branches(problems[0], gpu).items()
+                if name in kernels}  # fmt: skip
+    if not families:
+        return []
     sizes = [math.prod(map(len, tunables.values())) for tunables in families.values()]
     chosen: dict[GemmConfig, None] = {}
-    for _ in range(MAX_DRAWS):
+    for _ in range(draws):
         if len(chosen) == count:
             break
         (kernel,) = draw.choices(list(families), sizes)

@@ -9,12 +9,12 @@ three times from scratch, then times the three winners of each in turns, in one 
 """
 
 import argparse
-import math
 import os
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from record import folder_of, stamp, write
@@ -59,7 +59,7 @@ def wall(options: argparse.Namespace, gpus: Sequence[int]) -> dict[str, Any]:
         "seconds": round(seconds, 1),
         "compile_s": round(sum(item.compile_s for item in results), 1),
         "measure_s": round(sum(item.measure_s for item in results), 1),
-        "geomean": math.exp(sum(map(math.log, ratios)) / len(ratios)),
+        "geomean": geometric_mean(ratios),
         "won": sum(ratio > 1 for ratio in ratios),
     }
     print(found, flush=True)

@@ -199,3 +199,14 @@ def chosen_gpu(named: Gpu | None, num_sms: int | None = None, l2_mb: float | Non
             note(f"no CUDA device here: assuming an {DEFAULT_GPU} (--gpu names another)")
             gpu = find_gpu(DEFAULT_GPU)
     return gpu.with_overrides(num_sms, l2_mb)
+
+
+Storage = Annotated[
+    str | None,
+    typer.Option(
+        "--storage",
+        parser=parsed(storage_url),
+        metavar="URL",
+        help="Study storage. Default: SQLite, in the cache.",
+    ),
+]

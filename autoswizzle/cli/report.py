@@ -12,7 +12,7 @@ from autoswizzle.cache.files import write_atomic
 from autoswizzle.cache.store import CacheStore
 from autoswizzle.cli.entries import entries_of, existing
 from autoswizzle.cli.failures import note
-from autoswizzle.cli.options import Json, output_file, parsed, storage_url
+from autoswizzle.cli.options import Json, Storage, output_file, parsed
 from autoswizzle.errors import TuneError
 from autoswizzle.report.page import page
 from autoswizzle.report.tables import print_json
@@ -35,15 +35,7 @@ def report(
             help="More entries: a cache file or folder.",
         ),
     ] = None,
-    storage: Annotated[
-        str | None,
-        typer.Option(
-            "--storage",
-            parser=parsed(storage_url),
-            metavar="URL",
-            help="Study storage. Default: SQLite, in the cache.",
-        ),
-    ] = None,
+    storage: Storage = None,
     html: Annotated[
         Path | None,
         typer.Option(

@@ -12,13 +12,13 @@ from autoswizzle.cli.failures import FAILED, complain, note
 from autoswizzle.cli.model_config import TOKENS, projections
 from autoswizzle.cli.options import (
     Json,
+    Storage,
     choice,
     integer,
     is_extent,
     parsed,
     positive,
     present_gpu,
-    storage_url,
 )
 from autoswizzle.cli.worklist import read_record, work_list
 from autoswizzle.errors import ArgumentError
@@ -132,15 +132,7 @@ def tune(
             "--seconds", parser=positive, metavar="S", help="Search time for each problem."
         ),
     ] = None,
-    storage: Annotated[
-        str | None,
-        typer.Option(
-            "--storage",
-            parser=parsed(storage_url),
-            metavar="URL",
-            help="Study storage. Default: SQLite, in the cache.",
-        ),
-    ] = None,
+    storage: Storage = None,
     device: Annotated[
         int | None,
         typer.Option(

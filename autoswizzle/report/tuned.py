@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from autoswizzle.cache.entry import CacheEntry
 from autoswizzle.config import TORCH
 from autoswizzle.hardware import chip_of
-from autoswizzle.kernels import source_hash
+from autoswizzle.kernels import current_source
 from autoswizzle.problem import GemmProblem
 from autoswizzle.report.tables import table
 from autoswizzle.toolchain import triton_version
@@ -27,7 +27,7 @@ def state_of(entry: CacheEntry) -> str:
     version = triton_version()
     if version is not None and entry.key.triton != ".".join(map(str, version)):
         return f"outdated: triton {entry.key.triton}"
-    if entry.config.kernel != "torch" and entry.key.source != source_hash(entry.config.kernel):
+    if entry.key.source != current_source(entry.config.kernel):
         return "outdated: kernel source"
     return "ok" if entry.origin == "measured" else entry.origin
 

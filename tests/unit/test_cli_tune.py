@@ -14,25 +14,14 @@ from autoswizzle.config import TORCH, GemmConfig
 from autoswizzle.errors import UnavailableError
 from autoswizzle.hardware import find_gpu
 from autoswizzle.problem import GemmProblem
+from autoswizzle.results import TuneResult
 
 H200 = find_gpu("H200")
 
 
 @dataclass
-class Result:
-    problem: GemmProblem
-    entry: CacheEntry | None = None
-    error: str | None = None
-    spearman: float | None = None
-    measured: int = 0
-    infeasible: int = 0
-    seconds: float = 0.0
-    skipped: bool = False
-
-
-@dataclass
 class Report:
-    results: list[Result] = field(default_factory=list)
+    results: list[TuneResult] = field(default_factory=list)
 
     def to_dict(self):
         return {"results": [str(result.problem) for result in self.results]}
@@ -49,7 +38,7 @@ class FakeTuning(types.ModuleType):
     def __init__(self):
         super().__init__("autoswizzle.tuning")
         self.calls = []
-        self.answer = lambda problem: Result(problem, entry(problem), measured=7)
+        self.answer = lambda problem: TuneResult(problem, entry(problem), measured=7)
 
     def tune(self, problems, **options):
         self.calls.append((list(problems), options))
@@ -92,9 +81,9 @@ def test_options_reach_the_search(tuning, tmp_path, capsys):
 
 def test_a_kept_torch_and_a_skipped_problem_are_success_and_said(tuning, capsys):
     tuning.answer = lambda problem: (
-        Result(problem, entry(problem, TORCH), measured=7)
+        TuneResult(problem, entry(problem, TORCH), measured=7)
         if problem.m == 4
-        else Result(problem, entry(problem), skipped=True)
+        else TuneResult(problem, entry(problem), skipped=True)
     )
     assert run(["tune", "4x4x4", "8x8x8"]) == 0
     out, err = capsys.readouterr()
@@ -106,7 +95,7 @@ def test_a_kept_torch_and_a_skipped_problem_are_success_and_said(tuning, capsys)
 def test_a_failed_problem_is_listed_with_its_reason_and_exits_1(tuning, capsys):
     good = tuning.answer
     tuning.answer = lambda problem: (
-        Result(problem, error="every candidate failed") if problem.m == 8 else good(problem)
+        TuneResult(problem, error="every candidate failed") if problem.m == 8 else good(problem)
     )
     assert run(["tune", "4x4x4", "8x8x8", "2x2x2"]) == 1
     out, err = capsys.readouterr()

@@ -324,20 +324,11 @@ def test_check_config_names_the_field(h200):
 # Threads and processes
 
 
-def test_sixteen_threads_decide_once(made, store, h200, monkeypatch):
+def test_sixteen_threads_decide_once(made, store, h200, monkeypatch, at_once):
     looked, get = [], store.get
     monkeypatch.setattr(store, "get", lambda *a: (looked.append(1), time.sleep(0.01), get(*a))[2])
-    decider, barrier, found = made(), threading.Barrier(16), []
-
-    def work():
-        barrier.wait()
-        found.append(decider.decide(PROBLEM, h200))
-
-    threads = [threading.Thread(target=work) for _ in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    decider = made()
+    found = at_once(lambda: decider.decide(PROBLEM, h200))
     assert len(looked) == 1
     assert len({id(decision) for decision in found}) == 1
 

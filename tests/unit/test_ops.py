@@ -4,7 +4,6 @@ fake_gpu makes CPU tensors count as a GPU's; `tuned` puts an entry, so that they
 """
 
 import copy
-import threading
 import time
 import warnings
 
@@ -455,8 +454,8 @@ def test_a_tuned_problem_runs_on_the_kernel_of_its_entry(fake_gpu, entry_for):
     assert len(fake_gpu.calls) == 3
 
 
-def test_sixteen_first_calls_load_one_kernel(tuned, monkeypatch):
-    bound, barrier, products = [], threading.Barrier(16), []
+def test_sixteen_first_calls_load_one_kernel(tuned, monkeypatch, at_once):
+    bound = []
     a, b = ints(4, 16), ints(16, 8)
 
     def bind(*args):
@@ -465,16 +464,7 @@ def test_sixteen_first_calls_load_one_kernel(tuned, monkeypatch):
         return tuned(*args)
 
     monkeypatch.setattr(dispatch, "bind_kernel", bind)
-
-    def work():
-        barrier.wait()
-        products.append(matmul(a, b))
-
-    threads = [threading.Thread(target=work) for _ in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    products = at_once(lambda: matmul(a, b))
     assert len(products) == 16
     assert all(torch.equal(product, a @ b) for product in products)
     assert bound == [1]
@@ -748,9 +738,9 @@ def test_the_error_policy_names_problem_and_nearest(fake_gpu, entry_for, monkeyp
     matmul(ints(2, 4, 16), ints(2, 16, 8))  # no case for our kernels is no miss
 
 
-def test_the_tune_policy_tunes_once_for_all_threads(fake_gpu, entry_for, monkeypatch):
+def test_the_tune_policy_tunes_once_for_all_threads(fake_gpu, entry_for, monkeypatch, at_once):
     monkeypatch.setenv("AUTOSWIZZLE_ON_MISS", "tune")
-    tuned, barrier, products = [], threading.Barrier(16), []
+    tuned = []
     a, b = ints(4, 16), ints(16, 8)
 
     def tune(problems, *, devices, progress):
@@ -761,16 +751,7 @@ def test_the_tune_policy_tunes_once_for_all_threads(fake_gpu, entry_for, monkeyp
         return tuning.TuneReport((tuning.TuneResult(problems[0], entry),))
 
     monkeypatch.setattr(tuning, "tune", tune)
-
-    def work():
-        barrier.wait()
-        products.append(matmul(a, b))
-
-    threads = [threading.Thread(target=work) for _ in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    products = at_once(lambda: matmul(a, b))
     assert [str(problem) for problem in tuned] == ["4x8x16:fp32:nn"]
     assert len(products) == 16
     assert all(torch.equal(product, a @ b) for product in products)

@@ -216,20 +216,15 @@ def test_an_undone_patch_does_not_come_back_with_another(tuned):
         assert routed(tuned, CALLS["module"])[1] == 0
 
 
-def test_sixteen_threads_patch_at_once(tuned):
-    before, barrier = state(), threading.Barrier(16)
+def test_sixteen_threads_patch_at_once(tuned, at_once):
+    before = state()
 
     def work():
-        barrier.wait()
         for _ in range(20):
             with patch(), patch(LAYER):
                 assert torch.equal(A @ B, torch.mm(A, B))
 
-    threads = [threading.Thread(target=work) for _ in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(work)
     assert state() == before
     assert len(tuned.calls) == 16 * 20 * 2
 
