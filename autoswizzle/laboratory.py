@@ -14,7 +14,7 @@ from autoswizzle.config import TORCH, GemmConfig
 from autoswizzle.hardware import Gpu
 from autoswizzle.problem import GemmProblem
 from autoswizzle.settings import settings
-from autoswizzle.simulator.ranking import shortlist
+from autoswizzle.simulator.ranking import Prediction, shortlist
 from autoswizzle.simulator.resources import Resources
 from autoswizzle.space import FAMILIES
 from autoswizzle.toolchain import triton_version
@@ -125,6 +125,7 @@ class Laboratory:
             compilers = Compilers()
             self._open.callback(compilers.close)
         self._compilers = compilers
+        self._announced: dict[GemmProblem, list[Prediction]] = {}
 
     @property
     def compilers(self) -> "AheadOfNeed[tuple[GemmConfig, GemmProblem], Resources]":
@@ -139,6 +140,12 @@ class Laboratory:
 
         bench = Bench(self.gpu, run_kernel, self._device)
         return self._open.enter_context(Worker(bench, limit_s=self.effort.candidate_s))
+
+    def announce(self, problem: GemmProblem) -> None:
+        """Rank and start compiling, from any thread, what the search of problem will try first."""
+        seeds = self._announced.get(problem) or shortlist(problem, self.gpu)
+        self._announced[problem] = seeds
+        self.compilers.prefetch([(seed.config, problem) for seed in seeds[: self.effort.seeds]])
 
     def search(
         self,
@@ -170,10 +177,9 @@ class Laboratory:
                 found: Race = self.bench(task)
             return found
 
-        seeds = shortlist(problem, self.gpu)
-        prefetch([seed.config for seed in seeds[: self.effort.seeds]])
-        with self._interruptible():  # starts it and makes the operands, off the clock
-            self.bench(Screening(problem, TORCH, 1.0))
+        with self._interruptible():
+            self.announce(problem)
+            self.bench(Screening(problem, TORCH, 1.0))  # starts it, makes operands, off the clock
         return search(
             problem,
             self.gpu,
@@ -181,7 +187,7 @@ class Laboratory:
             compile=compiled,
             prefetch=prefetch,
             lookahead=COMPILERS,
-            predictions=seeds,
+            predictions=self._announced.pop(problem),
             effort=self.effort,
             storage=self.storage,
             progress=progress,

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -106,10 +107,18 @@ def tune(
             for gpu, number in zip(gpus, numbers, strict=True)
         ]
         show = opened.enter_context(search_bar(len(wanted), shown=progress))
+        scout = opened.enter_context(ThreadPoolExecutor(1, "scout"))
+        following = dict(zip(wanted, wanted[len(laboratories) :], strict=False))
         keeping = Lock()
 
+        def known(laboratory: Laboratory, problem: GemmProblem) -> TuneResult | None:
+            return None if force else _known(problem, laboratory.gpu, store)
+
         def work(laboratory: Laboratory, problem: GemmProblem) -> TuneResult | None:
-            result = None if force else _known(problem, laboratory.gpu, store)
+            later = following.get(problem)
+            if later is not None and known(laboratory, later) is None:
+                scout.submit(laboratory.announce, later)  # compiles while this one is measured
+            result = known(laboratory, problem)
             if result is None:
                 result = _shared(problem, laboratory, store, claims, force, partial(show, problem))
             if result is not None:

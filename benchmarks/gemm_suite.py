@@ -31,7 +31,6 @@ from autoswizzle.laboratory import Laboratory
 from autoswizzle.problem import GemmProblem
 from autoswizzle.search.effort import EFFORTS
 from autoswizzle.search.study import SearchResult
-from autoswizzle.simulator.ranking import shortlist
 from autoswizzle.space import FAMILIES
 from autoswizzle.tuning import entry_of
 
@@ -72,16 +71,13 @@ def main() -> None:
     )  # fmt: skip
     began = time.monotonic()
     left = [problem for problem in problems if str(problem) not in rows]
-    announced: list[GemmProblem] = []
     made = {**stamp(gpu), "sources": sources}
     with Laboratory(gpu, 0, effort, None) as laboratory:
         for index, problem in enumerate(left):
             if time.monotonic() - began > options.seconds:
                 break
-            for following in left[len(announced) : index + AHEAD]:
-                announced.append(following)
-                seeds = shortlist(following, gpu, count=options.seeds)
-                laboratory.compilers.prefetch([(item.config, following) for item in seeds])
+            for following in left[index : index + AHEAD]:
+                laboratory.announce(following)
             started = time.monotonic()
             try:
                 found = laboratory.search(problem)

@@ -1,10 +1,11 @@
 """`autoswizzle tune` on the suite: how long it takes, on one GPU or all, and how well it repeats.
 
-    python benchmarks/tune_suite.py wall [--gpus 0] [--every 1] [--out FILE]
+    python benchmarks/tune_suite.py wall [--gpus 0] [--part 0/1] [--out FILE]
     python benchmarks/tune_suite.py winners [--gpus 0] [--count 20] [--out FILE]
 
-wall: tunes every N-th problem of the bf16 nt suite from scratch with the standard effort; writes
-the wall time, the time spent compiling and measuring, and every verdict. winners: tunes problems
+wall: tunes the bf16 nt suite from scratch with the standard effort, or of part I/N every N-th
+problem from the I-th; nothing is compiled before. Writes the wall time, the time spent compiling
+and measuring, and every verdict. winners: tunes problems
 three times from scratch, then times the three winners of each in turns, in one run.
 """
 
@@ -40,6 +41,7 @@ def fresh(problems: Sequence[GemmProblem], gpus: Sequence[int]) -> tuple[TuneRep
     """The report of tuning problems into an empty cache, and the seconds it took."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         os.environ["AUTOSWIZZLE_CACHE_DIR"] = folder
+        os.environ["TRITON_CACHE_DIR"] = f"{folder}/triton"
         for singleton in (settings, shared_store, dispatcher):
             singleton.cache_clear()
         began = time.monotonic()
@@ -48,12 +50,14 @@ def fresh(problems: Sequence[GemmProblem], gpus: Sequence[int]) -> tuple[TuneRep
 
 
 def wall(options: argparse.Namespace, gpus: Sequence[int]) -> dict[str, Any]:
-    problems = suite("bf16", "nt")[:: options.every]
+    part, parts = map(int, options.part.split("/"))
+    problems = suite("bf16", "nt")[part::parts]
     report, seconds = fresh(problems, gpus)
     results = report.results
     ratios = [item.entry.ratio or 1.0 for item in results if item.entry is not None]
     found = {
         "gpus": list(gpus),
+        "part": options.part,
         "problems": len(problems),
         "failed": [str(item.problem) for item in results if item.error is not None],
         "seconds": round(seconds, 1),
@@ -101,7 +105,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", choices=("wall", "winners"))
     parser.add_argument("--gpus", default="0")
-    parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--part", default="0/1")
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()

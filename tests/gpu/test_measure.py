@@ -53,7 +53,9 @@ def test_a_cold_l2_is_slower_than_a_warm_one(backend):
     assert median(cold.times_us) > 1.1 * median(warm.times_us)
 
 
-@pytest.mark.parametrize("text", ["1024x1024x1024:bf16:nt", "16x4096x4096:fp16:nn", "4x1024x1024x1024"])
+@pytest.mark.parametrize(
+    "text", ["1024x1024x1024:bf16:nt", "16x4096x4096:fp16:nn", "4x1024x1024x1024"]
+)
 def test_torch_is_right_and_as_fast_by_both_methods(text):
     problem = GemmProblem.parse(text)
     measurer = Measurer(problem, detect(0), never)

@@ -50,6 +50,7 @@ def searched(fresh, monkeypatch):
         return found()
 
     monkeypatch.setattr(tuning.Laboratory, "search", search)
+    monkeypatch.setattr(tuning.Laboratory, "announce", lambda self, problem: None)
     monkeypatch.setattr(tuning, "detect", lambda device: H200)
     monkeypatch.setattr(tuning, "versions", lambda: {"torch": "2.11"})
     monkeypatch.setattr("autoswizzle.cli.tune.present_gpu", lambda device: H200)

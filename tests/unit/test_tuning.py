@@ -43,6 +43,7 @@ class Searches:
 
     def __init__(self):
         self.made = []
+        self.announced = []
         self.pause = 0.05
         self.error = None
 
@@ -105,6 +106,9 @@ def searches(fresh, monkeypatch):
     monkeypatch.setattr(
         tuning.Laboratory, "search", lambda self, problem, progress: fake(self, problem, progress)
     )
+    monkeypatch.setattr(
+        tuning.Laboratory, "announce", lambda self, problem: fake.announced.append(problem.m)
+    )
     monkeypatch.setattr(tuning, "detect", lambda device: H200)
     monkeypatch.setattr(tuning, "versions", lambda: {"torch": "2.11"})
     monkeypatch.setattr("autoswizzle.cli.tune.present_gpu", lambda device: H200)
@@ -119,6 +123,13 @@ def test_problems_are_shared_among_the_gpus_and_reported_in_order(searches, tmp_
     assert {device for device, _ in searches.made} == {0, 2}
     assert searches.sizes == [16 * m for m in range(1, 7)]
     assert len(read_entries(out)[0]) == 6
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_the_next_problem_without_an_entry_compiles_meanwhile(searches, gpus):
+    tuning.tune(PROBLEMS[2:3])
+    tuning.tune(PROBLEMS, devices=range(gpus))
+    assert sorted(searches.announced) == [16 * m for m in range(1 + gpus, 7) if m != 3]
 
 
 def test_equal_gpus_share_their_compilers(searches, monkeypatch):
