@@ -24,6 +24,9 @@ WARM_UP_MS = 1500.0  # of products: clocks settle under power within a second
 MATMUL_MS = 600.0
 STREAM_MS = 5.0
 LAUNCHES, REPLAYS = 200, 5  # empty kernels in a captured stream, and its replays in a window
+# Captured before launches are timed: from a process's fourth graph on, an H200 takes 1.37 times as
+# long from kernel to kernel, in streams too (0.59, then 0.80 us; 2026-11-30).
+GRAPHS = 8
 WINDOWS = 7
 HEAT_MS = 100.0  # of products before each window of launches
 STREAM_SHARE = 12  # programs that read the same at once: a wave of 132 tiles is about 12 x 11
@@ -161,16 +164,15 @@ class CudaProbes:
     def launch_us(self) -> float:
         """See Probes: the median of windows, each queued right behind products.
 
-        Timed at any clock, an H200 gave 0.49 us or 0.67 us (2026-11-30): 1.36 times as much, as
-        1980 MHz (boost) is 1.36 times the 1455 seen under products. Behind work that is queued
-        already, the device does not wait for the host either.
+        Products settle the clocks, and behind queued work the device does not wait for the host.
         """
         from autoswizzle.kernels.probes import nothing
 
         launch = nothing[(1,)]
         launch()  # compiled before it is captured
-        replay = self._backend.capture([launch] * LAUNCHES)
-        replay()  # uploaded before it is timed
+        for _ in range(GRAPHS):
+            replay = self._backend.capture([launch] * LAUNCHES)
+            replay()  # uploaded before it is timed
         products = self._count(self._time_us(self._multiply, 1), HEAT_MS)
         windows = []
         for _ in range(WINDOWS):
