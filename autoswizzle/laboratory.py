@@ -172,7 +172,8 @@ class Laboratory:
             return found
 
         def race(configs: Sequence[GemmConfig], seed: int) -> "Race":
-            task = Racing(problem, tuple(configs), self.effort.final_ms, seed)
+            each_ms = self.effort.final_ms / len(configs)
+            task = Racing(problem, tuple(configs), each_ms, seed)
             with self._interruptible():
                 found: Race = self.bench(task)
             return found

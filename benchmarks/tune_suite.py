@@ -5,7 +5,7 @@
 
 wall: tunes the bf16 nt suite from scratch with the standard effort, or of part I/N every N-th
 problem from the I-th; nothing is compiled before. Writes the wall time, the time spent compiling
-and measuring, and every verdict. winners: tunes problems
+and measuring, and the final of each problem. winners: tunes problems
 three times from scratch, then times the three winners of each in turns, in one run.
 """
 
@@ -30,44 +30,72 @@ from autoswizzle.problem import GemmProblem
 from autoswizzle.results import TuneReport
 from autoswizzle.search.bench import Racing
 from autoswizzle.search.effort import EFFORTS
+from autoswizzle.search.finals import Final
+from autoswizzle.search.studies import Study, read_studies
 from autoswizzle.settings import settings
-from autoswizzle.tuning import tune
+from autoswizzle.tuning import STUDIES, tune
 
 REPEATS = 3
-RACE_MS = 200.0
+RACE_MS = 800.0
 
 
-def fresh(problems: Sequence[GemmProblem], gpus: Sequence[int]) -> tuple[TuneReport, float]:
-    """The report of tuning problems into an empty cache, and the seconds it took."""
+def fresh(
+    problems: Sequence[GemmProblem], gpus: Sequence[int], entries: Path | None = None
+) -> tuple[TuneReport, float, list[Study]]:
+    """The report of tuning problems into an empty cache, the seconds it took, and its studies."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         os.environ["AUTOSWIZZLE_CACHE_DIR"] = folder
         os.environ["TRITON_CACHE_DIR"] = f"{folder}/triton"
         for singleton in (settings, shared_store, dispatcher):
             singleton.cache_clear()
         began = time.monotonic()
-        report = tune(problems, devices=gpus, progress=False, force=True)
-        return report, time.monotonic() - began
+        report = tune(problems, devices=gpus, progress=False, force=True, out=entries)
+        seconds = time.monotonic() - began
+        return report, seconds, read_studies(f"sqlite:///{folder}/{STUDIES}")
 
 
 def wall(options: argparse.Namespace, gpus: Sequence[int]) -> dict[str, Any]:
     part, parts = map(int, options.part.split("/"))
     problems = suite("bf16", "nt")[part::parts]
-    report, seconds = fresh(problems, gpus)
+    report, seconds, studies = fresh(problems, gpus, options.entries)
     results = report.results
-    ratios = [item.entry.ratio or 1.0 for item in results if item.entry is not None]
+    finals = {str(study.problem): study.final for study in studies if study.final is not None}
+    rows = []
+    for item in results:
+        row = {name: value for name, value in item.to_dict().items() if name != "entry"}
+        final = finals.get(row["problem"])
+        rows.append(row if final is None else row | told(final))
     found = {
         "gpus": list(gpus),
         "part": options.part,
         "problems": len(problems),
-        "failed": [str(item.problem) for item in results if item.error is not None],
+        "failed": sum(item.error is not None for item in results),
         "seconds": round(seconds, 1),
         "compile_s": round(sum(item.compile_s for item in results), 1),
         "measure_s": round(sum(item.measure_s for item in results), 1),
-        "geomean": geometric_mean(ratios),
-        "won": sum(ratio > 1 for ratio in ratios),
+        "trials": sum(item.measured + item.infeasible for item in results),
+        "geomean_of_verdicts": geometric_mean(
+            item.entry.ratio or 1.0 for item in results if item.entry is not None
+        ),
+        "won": sum(item.entry is not None and item.entry.config != TORCH for item in results),
     }
     print(found, flush=True)
-    return {**found, "results": [item.to_dict() for item in results]}
+    return {**found, "rows": rows}
+
+
+def told(final: Final) -> dict[str, Any]:
+    """What a final says of the fastest own kernel."""
+    ours, theirs = final.confirmed
+    return {
+        "config": final.fastest.to_dict(),
+        "ratio": final.ratio,
+        "ratio_low": final.ratio_low,
+        "ratio_high": final.ratio_high,
+        "time_us": ours.time_us,
+        "torch_us": theirs.time_us,
+        "sm_mhz": ours.sm_mhz,
+        "power_w": ours.power_w,
+    }
 
 
 def winners(options: argparse.Namespace, gpus: Sequence[int]) -> dict[str, Any]:
@@ -75,7 +103,7 @@ def winners(options: argparse.Namespace, gpus: Sequence[int]) -> dict[str, Any]:
     problems = everything[:: max(1, len(everything) // options.count)][: options.count]
     chosen: dict[GemmProblem, list[GemmConfig]] = {problem: [] for problem in problems}
     for _ in range(REPEATS):
-        report, seconds = fresh(problems, gpus)
+        report, seconds, _ = fresh(problems, gpus)
         print(f"tuned {len(problems)} problems in {seconds:.0f} s", flush=True)
         for item in report.results:
             if item.entry is not None:
@@ -107,6 +135,7 @@ def main() -> None:
     parser.add_argument("--gpus", default="0")
     parser.add_argument("--part", default="0/1")
     parser.add_argument("--count", type=int, default=20)
+    parser.add_argument("--entries", type=Path, help="a cache file that gets wall's verdicts")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     gpus = [int(number) for number in options.gpus.split(",")]

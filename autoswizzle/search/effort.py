@@ -17,8 +17,9 @@ class Effort:
     over all runs of the same study; compiling, which runs beside it, does not count. seeds:
     predictions tried before the sampler takes over. screening_ms: GPU time one candidate is timed
     for. finalists, final_ms: how many candidates the interleaved final compares, and the GPU time
-    of each in it. candidate_s: time limit of one candidate, after which it counts as hung. margin:
-    share of torch's time that a winner must save, beyond noise. min_gain: the search ends when the
+    of each of its two races, which the contenders share. candidate_s: time limit of one candidate,
+    after which it counts as hung. margin: share of torch's time that a winner must save, beyond
+    noise. min_gain: the search ends when the
     rest of its budget is expected to save less than this share; 0 spends the budget in full.
     """
 
@@ -58,15 +59,15 @@ EFFORTS: Mapping[str, Effort] = {
     for effort in (
         Effort(
             "quick", trials=20, seconds=5, seeds=12, screening_ms=10,
-            finalists=3, final_ms=100, min_gain=0.02,
+            finalists=3, final_ms=1200, min_gain=0.05,
         ),
         Effort(
             "standard", trials=60, seconds=12, seeds=20, screening_ms=15,
-            finalists=4, final_ms=200, min_gain=0.01,
+            finalists=4, final_ms=2000, min_gain=0.02,
         ),
         Effort(
             "exhaustive", trials=600, seconds=300, seeds=50, screening_ms=50,
-            finalists=8, final_ms=500,
+            finalists=8, final_ms=6000,
         ),
     )
 }  # fmt: skip
