@@ -99,12 +99,14 @@ class Plan:
             if record.state == "finished" and record.number not in self._learnt:
                 self._learnt.add(record.number)
                 self._proposer.learn(record.config, record.time_us)
+        may_end = self._effort.min_gain > 0 and not tried(records).issuperset(self._queue)
         begun = sum(item.state != "finished" or item.outcome is not None for item in records)
         held = taken(records)
         first = self._owed if self._is_late(records) else [*interrupted(records), *self._queue]
         for _ in range(min(count, self._effort.trials - begun)):
             config = next((item for item in first if item not in held), None)
-            config = config or self._proposer.propose(held)
+            if config is None and not may_end:  # else what is proposed may compile in vain
+                config = self._proposer.propose(held)
             if config is None:
                 return
             held.add(config)

@@ -7,6 +7,7 @@ from statistics import median
 from autoswizzle.errors import LaunchError
 
 CONFIDENCE = 0.95
+LEAST_TIMES = 8  # from which a gain can be expected
 DRIFT_LIMIT = 0.05  # first to last quarter of a series; beyond it clocks or neighbours moved
 
 
@@ -45,15 +46,10 @@ def drift(samples: Sequence[float]) -> float:
 def expected_gain(times: Sequence[float], remaining: float) -> float:
     """Share of the best time that `remaining` further trials are expected to save.
 
-    What the second half of the trials bought, averaged over all orders they could have come in:
-    the best of a random half is the (i+1)-th best of all with probability 2^-(i+1). Each doubling
-    of the number of trials is taken to buy as much again. Infinite with fewer than two times.
+    times: in the order of the trials. Each doubling of their number is taken to buy what the last
+    one did. Infinite with fewer than LEAST_TIMES.
     """
-    if len(times) < 2:
+    if len(times) < LEAST_TIMES:
         return math.inf
-    ordered = sorted(times)
-    halves = sum(
-        (value / ordered[0] - 1) * 0.5 ** (place + 1)
-        for place, value in enumerate(ordered[:64])  # later terms weigh less than 2^-64
-    )
-    return halves * math.log2(1 + remaining / len(times))
+    bought = min(times[: len(times) // 2]) / min(times) - 1
+    return bought * math.log2(1 + remaining / len(times))

@@ -485,17 +485,23 @@ def test_seconds_count_over_all_runs(url):
 
 
 def test_the_search_ends_when_little_is_left_to_gain():
-    class Flat(Bench):
+    class Sloping(Bench):
+        """Every trial takes this much longer than the first."""
+
+        def __init__(self, slope):
+            super().__init__()
+            self.slope = slope
+
         def measure(self, config):
             self.measured.append(config)
-            time_us = 100 + 0.01 * len(self.measured)
+            time_us = 100 * (1 + self.slope * len(self.measured))
             return Measurement(config, time_us, time_us, time_us, "sustained")
 
-    flat, rough = Flat(), Bench()
+    flat, falling = Sloping(0.0001), Sloping(-0.005)
     assert run(flat, effort=EFFORTS["standard"]).stopped == "gain"
     assert len(flat.measured) < EFFORTS["standard"].trials / 2
-    run(rough, effort=EFFORTS["standard"])
-    assert len(rough.measured) > len(flat.measured)
+    run(falling, effort=EFFORTS["standard"])
+    assert len(falling.measured) > 0.8 * EFFORTS["standard"].trials
 
 
 def test_the_correlation_is_spearmans_with_tied_ranks():
