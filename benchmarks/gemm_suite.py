@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--finalists", type=int, default=5)
     parser.add_argument("--trials", type=int, default=0, help="beyond the seeds, by the sampler")
     parser.add_argument("--screening-ms", type=float, default=8)
-    parser.add_argument("--final-ms", type=float, default=2000)
+    parser.add_argument("--final-ms", type=float, default=1200)
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop starting problems")
     parser.add_argument("--entries", type=Path)
     parser.add_argument("--out", type=Path)

@@ -36,7 +36,7 @@ from autoswizzle.settings import settings
 from autoswizzle.tuning import STUDIES, tune
 
 REPEATS = 3
-RACE_MS = 800.0
+RACE_MS = 300.0
 
 
 def fresh(

@@ -31,7 +31,6 @@ from autoswizzle.search.timing import (
     interleaved,
     loop,
     sustained,
-    turn,
 )
 
 __all__ = [
@@ -186,7 +185,7 @@ class Measurer:
             Measurement.from_samples(
                 config,
                 "sustained",
-                Samples(times, item.host_us, False, 2 * len(times) * turn(item) * item.calls),
+                Samples(times, item.host_us, False, 2 * len(times) * item.calls),
                 log.clocks,
             )
             for config, item, times in zip(configs, loops, rounds, strict=True)

@@ -22,12 +22,7 @@ MIN_SAMPLES = 8
 MAX_SAMPLES = 250  # 4 queue entries each: the launch queue (about 1,000) never blocks the host
 REPLAY_US = 1000.0  # a graph lasts at least this long, so that its own launch (~10 us) is < 1 %
 MAX_GRAPH_CALLS = 512
-# A turn: an H200 at its power limit adapts its clock to what it runs within some 20 ms. In turns of
-# 1 ms contenders share one clock; 2048x28672x4096 ran at 0.992 of torch so, at 1.016 in turns of
-# 50 to 400 ms (2026-11-30). Who uses one kernel at a time sees the latter.
-TURN_MS = 50.0
-MIN_ROUNDS = 3
-WARM_UP_MS = 300.0  # of turns that are not counted
+WARM_UP_MS = 300.0  # of turns that are not counted: the clocks settle under power
 
 
 class Stamp(Protocol):
@@ -179,42 +174,32 @@ def sustained(calls: Sequence[Call], backend: Backend, budget_ms: float) -> Samp
     return Samples(tuple(checked(times)), looped.host_us, False, count * looped.calls)
 
 
-def turn(item: Loop) -> int:
-    """Replays of item in one of its turns."""
-    return math.ceil(1e3 * TURN_MS / (item.time_us * item.calls))
-
-
 def interleaved(
     loops: Sequence[Loop], backend: Backend, budget_ms: float
 ) -> list[tuple[float, ...]]:
     """For each loop, its time a call in every round; all loops run in turns, A B C C B A.
 
-    budget_ms: for each loop. The two turns a loop has in a round are averaged, so a linear drift
-    of the clocks hits every loop alike.
+    budget_ms: for each loop. The two slots a loop has in a round are averaged, so a linear drift
+    of the clocks hits every loop alike. Turns are as short as replays: all run at one clock, and
+    none gains from leaving power for a higher one.
     """
     order = [*range(len(loops)), *reversed(range(len(loops)))]
-    turns = [turn(item) for item in loops]
-    lasts_ms = [
-        count * item.time_us * item.calls / 1e3 for count, item in zip(turns, loops, strict=True)
-    ]
-    for _ in range(math.ceil(WARM_UP_MS / (2 * sum(lasts_ms)))):
+    round_us = 2 * sum(item.time_us * item.calls for item in loops)
+    for _ in range(math.ceil(1e3 * WARM_UP_MS / round_us)):
         for place in order:
-            for _ in range(turns[place]):
-                loops[place].replay()
-    rounds = max(MIN_ROUNDS, round(budget_ms * len(loops) / (2 * sum(lasts_ms))))
+            loops[place].replay()
+    rounds = _clamp(1e3 * budget_ms * len(loops) / round_us)
     stamps = [backend.record()]
     for _ in range(rounds):
         for place in order:
-            for _ in range(turns[place]):
-                loops[place].replay()
+            loops[place].replay()
             stamps.append(backend.record())
     backend.synchronize()
     slots = [_elapsed_us(*pair) for pair in pairwise(stamps)]
     width = len(order)
     return [
         tuple(
-            (slots[first + place] + slots[first + width - 1 - place])
-            / (2 * turns[place] * item.calls)
+            (slots[first + place] + slots[first + width - 1 - place]) / (2 * item.calls)
             for first in range(0, len(slots), width)
         )
         for place, item in enumerate(loops)

@@ -7,9 +7,8 @@ import torch
 
 from autoswizzle.errors import LaunchError
 from autoswizzle.search.timing import (
-    MIN_ROUNDS,
     MIN_SAMPLES,
-    TURN_MS,
+    WARM_UP_MS,
     CudaBackend,
     burst,
     interleaved,
@@ -193,35 +192,13 @@ def test_interleaved_turns_cancel_a_linear_drift():
 
     device = Drifting()
     loops = [loop([lambda us=us: call(us)], device) for us in (1000.0, 1000.0, 1000.0)]
-    rounds = interleaved(loops, device, 800)
+    rounds = interleaved(loops, device, 50)
     assert {len(times) for times in rounds} == {len(rounds[0])}
-    assert len(rounds[0]) == 8
+    assert len(rounds[0]) >= MIN_SAMPLES
     for first, second, third in zip(*rounds, strict=True):
         assert first == pytest.approx(second, rel=1e-9)
         assert first == pytest.approx(third, rel=1e-9)
     assert rounds[0][-1] > rounds[0][0] * 1.001  # the drift itself is there
-
-
-def test_a_turn_is_long_enough_for_the_clock_to_follow():
-    class Throttling(FakeDevice):
-        """Its clock follows the heat of what runs: the hot kernel's falls, within 20 ms."""
-
-        def __init__(self):
-            super().__init__()
-            self.clock = 1.0
-
-        def launch(self, us, hot=False):
-            self.clock += ((0.9 if hot else 1.0) - self.clock) * min(1.0, us / 20_000)
-            super().launch(us / self.clock)
-
-        def capture(self, calls):
-            return lambda: [call() for call in calls]
-
-    device = Throttling()
-    loops = [loop([lambda hot=hot: device.launch(1000, hot)], device) for hot in (False, True)]
-    assert [item.calls for item in loops] == [1, 1]
-    cool, hot = (median(times) for times in interleaved(loops, device, 500))
-    assert hot / cool > 1.06  # 1.11 at the clocks that each would have alone, 1.00 at a common one
 
 
 def test_interleaved_tells_contenders_apart():
@@ -230,6 +207,5 @@ def test_interleaved_tells_contenders_apart():
     assert [item.calls for item in loops] == [5, 10, 1]
     began = device.now_us()
     rounds = interleaved(loops, device, 20)
-    assert {len(times) for times in rounds} == {MIN_ROUNDS}
-    assert device.now_us() - began > 2 * MIN_ROUNDS * 3 * 1e3 * TURN_MS
+    assert device.now_us() - began > 1e3 * (WARM_UP_MS + 20)  # clocks settle first
     assert [median(times) for times in rounds] == pytest.approx([200, 100, 5000], rel=1e-3)
