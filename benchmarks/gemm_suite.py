@@ -127,7 +127,7 @@ def row_of(problem: GemmProblem, found: SearchResult) -> dict[str, Any]:
             {"config": item.config.to_dict(), "time_us": item.time_us}
             for item in found.measurements
         ],
-        "infeasible": [{"config": f.config.to_dict(), "why": f.message} for f in found.infeasible],
+        "infeasible": [{"config": f.config.to_dict(), "why": f.reason} for f in found.infeasible],
     }
 
 
