@@ -130,11 +130,11 @@ def work_of(case: Case, model: Decoder, run: Callable[..., Any], context: int) -
             torch.tensor([context - 1], device=device),
             model.caches(case.size, context),
         )
-        return torch.no_grad()(lambda: run(tokens, position, caches))  # type: ignore[no-any-return]
+        return torch.no_grad()(lambda: run(tokens, position, caches))
     tokens = torch.randint(vocabulary, (1, case.size + 1), device=device)
     position = torch.arange(case.size, device=device)
     if case.kind == "prefill":
-        return torch.no_grad()(lambda: run(tokens[:, :-1], position, last=1))  # type: ignore[no-any-return]
+        return torch.no_grad()(lambda: run(tokens[:, :-1], position, last=1))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
 
     def step() -> None:

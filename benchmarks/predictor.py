@@ -124,7 +124,7 @@ def speed() -> list[dict[str, Any]]:
 
 def ranking(count: int = 5000) -> list[dict[str, Any]]:
     """Seconds to rank random candidates of a problem, nothing kept from before."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for text in ("4096x4096x4096:bf16:nt", "8192x8192x8192:fp16:nn", "128x6144x4096:bf16:nt"):
         problem = GemmProblem.parse(text)
         everything = list(candidates(problem, H200))
@@ -215,7 +215,7 @@ def variants(gpu: Gpu, measured: Gpu | None) -> dict[str, Callable[[Point], floa
         size = point.out_itemsize * stores
         return measured_traffic(point.launch, gpu, size).miss_bytes
 
-    def changed(point: Point, **fields: object) -> float:
+    def changed(point: Point, **fields: Any) -> float:
         return as_it_is(replace(point, launch=replace(point.launch, **fields)))
 
     def hard_edge(point: Point) -> float:
@@ -292,9 +292,9 @@ def counters(paths: Iterable[Path], gpu: Gpu, measured: Gpu | None) -> dict[str,
     }
     show("all reported rows, by model", overall)
     groups: dict[str, list[tuple[str, float]]] = {}
-    for shown, point, ratios in reported:
-        for group in (shown, point.family):
-            groups.setdefault(group, []).append((point.name, ratios["l2"]))
+    for file, point, by_model in reported:
+        for group in (file, point.family):
+            groups.setdefault(group, []).append((point.name, by_model["l2"]))
     by_group = {group: summary(*zip(*rows, strict=True)) for group, rows in groups.items()}
     show("model l2, by file and family", by_group)
     return {"files": files, "reported": overall, "by_group": by_group}

@@ -108,7 +108,7 @@ def winners(options: argparse.Namespace, gpus: Sequence[int]) -> dict[str, Any]:
         for item in report.results:
             if item.entry is not None:
                 chosen[item.problem].append(item.entry.config)
-    rows = []
+    rows: list[dict[str, Any]] = []
     with Laboratory(detect(gpus[0]), gpus[0], EFFORTS["standard"], None) as laboratory:
         for problem, configs in chosen.items():
             distinct = tuple(dict.fromkeys(configs))
