@@ -215,7 +215,7 @@ def variants(gpu: Gpu, measured: Gpu | None) -> dict[str, Callable[[Point], floa
         size = point.out_itemsize * stores
         return measured_traffic(point.launch, gpu, size).miss_bytes
 
-    def changed(point: Point, **fields: Any) -> float:
+    def changed(point: Point, **fields: Any) -> float:  # noqa: ANN401 - of any of its types
         return as_it_is(replace(point, launch=replace(point.launch, **fields)))
 
     def hard_edge(point: Point) -> float:

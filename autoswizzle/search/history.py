@@ -7,8 +7,9 @@ enqueue the same one: only the lowest runs.
 """
 
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +60,10 @@ class Record:
     def time_us(self) -> float | None:
         """The measured time, None if there is none."""
         return self.outcome.time_us if isinstance(self.outcome, Measurement) else None
+
+
+# Tries a configuration: the outcome, and the seconds that the GPU measured.
+Evaluate = Callable[[GemmConfig], tuple[Measurement | Failure, float]]
 
 
 class History:
@@ -118,24 +123,24 @@ class History:
         }
         self._study.enqueue_trial({}, user_attrs=attributes)
 
-    def run_next(
-        self,
-        evaluate: Callable[[GemmConfig], Measurement | Failure],
-        measured_s: Callable[[], float],
-    ) -> None:
-        """Try the first waiting configuration and store the outcome, unless another worker took it.
+    def run_next(self, evaluate: Evaluate, count: int = 1) -> None:
+        """Try the first `count` waiting configurations and store each outcome when it is there.
 
-        measured_s: the GPU's seconds so far. What evaluate raises is raised, and leaves the trial
-        interrupted.
+        Two at a time, by threads: one may be measured while the other is taken or stored. Those
+        that another worker takes are left to it. What evaluate raises is raised, and leaves the
+        trial interrupted.
         """
-        self._study.optimize(lambda trial: self._run(trial, evaluate, measured_s), n_trials=1)
 
-    def _run(
-        self,
-        trial: optuna.Trial,
-        evaluate: Callable[[GemmConfig], Measurement | Failure],
-        measured_s: Callable[[], float],
-    ) -> float:
+        def run_one(_: int) -> None:
+            self._study.optimize(lambda trial: self._run(trial, evaluate), n_trials=1)
+
+        if count == 1:
+            run_one(0)
+            return
+        with ThreadPoolExecutor(2, "trial") as threads:
+            deque(threads.map(run_one, range(count)), maxlen=0)  # raises what the first raised
+
+    def _run(self, trial: optuna.Trial, evaluate: Evaluate) -> float:
         earlier = {record.number: record for record in self.records()}
         record = earlier.pop(trial.number, None)
         if record is None or any(
@@ -144,9 +149,8 @@ class History:
         ):
             raise optuna.TrialPruned
         trial.set_user_attr("worker", this_process())
-        before = measured_s()
-        outcome = evaluate(record.config)
-        trial.set_user_attr("seconds", measured_s() - before)
+        outcome, seconds = evaluate(record.config)
+        trial.set_user_attr("seconds", seconds)
         trial.set_user_attr("outcome", _encode(outcome))
         if isinstance(outcome, Failure):
             raise optuna.TrialPruned

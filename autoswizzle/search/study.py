@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any, TypeVar
 
 import numpy as np
@@ -27,6 +28,7 @@ from autoswizzle.simulator.resources import Resources, why_infeasible
 MAX_SPILL_BYTES = 256  # of a thread: beyond it local memory traffic dominates; slow, not wrong
 SERIALISED = "wgmma"  # names the products in ptxas's warning C7510 that it serialised them
 POLL_S = 0.2
+BATCH = 4  # trials between two looks at the whole study
 
 T = TypeVar("T")
 
@@ -130,7 +132,7 @@ def search(
                 break
             if prefetch is not None:
                 prefetch([config for config in waiting if config != TORCH])
-            history.run_next(bench.evaluate, lambda: bench.measure_s)
+            history.run_next(bench.evaluate, min(len(waiting), 1 if storage is None else BATCH))
         _require_success(records, problem, gpu)
         final = race and _final(history, records, searched, effort, bench, race)
     fastest = min(measured(records), key=lambda item: item.time_us)
@@ -149,7 +151,7 @@ def search(
 
 
 class _Bench:
-    """Tries configurations, and clocks the steps."""
+    """Tries configurations, by any thread, measuring one at a time; and clocks the steps."""
 
     def __init__(
         self,
@@ -160,6 +162,7 @@ class _Bench:
         self._measure = measure
         self._compile = compile
         self._gpu = gpu
+        self._turn = Lock()
         self._began = time.monotonic()
         self.compile_s = 0.0
         self.measure_s = 0.0
@@ -168,28 +171,31 @@ class _Bench:
     def total_s(self) -> float:
         return time.monotonic() - self._began
 
-    def evaluate(self, config: GemmConfig) -> Measurement | Failure:
-        """Compile, judge the resources, measure."""
+    def evaluate(self, config: GemmConfig) -> tuple[Measurement | Failure, float]:
+        """Compile, judge the resources, measure: the outcome and the seconds measured."""
         if config != TORCH:
             began = self.total_s
             resources = _attempt(config, self._compile)
-            self.compile_s += self.total_s - began
+            with self._turn:
+                self.compile_s += self.total_s - began
             if isinstance(resources, Failure):
-                return resources
+                return resources, 0.0
             reason = why_rejected(resources, self._gpu)
             if reason is not None:
-                return Failure(config, "Infeasible", reason)
+                return Failure(config, "Infeasible", reason), 0.0
         with self.measuring():
-            return _attempt(config, self._measure)
+            before = self.total_s
+            return _attempt(config, self._measure), self.total_s - before
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
-        """Counts the time inside as the GPU's."""
-        began = self.total_s
-        try:
-            yield
-        finally:
-            self.measure_s += self.total_s - began
+        """A turn on the GPU; counts the time inside as its."""
+        with self._turn:
+            began = self.total_s
+            try:
+                yield
+            finally:
+                self.measure_s += self.total_s - began
 
 
 def _attempt(config: GemmConfig, call: Callable[[GemmConfig], T]) -> T | Failure:

@@ -1,3 +1,5 @@
+from threading import Barrier
+
 import optuna
 import pytest
 
@@ -18,7 +20,7 @@ def measure(config):
 
 
 def run_next(history, evaluate=measure):
-    history.run_next(evaluate, lambda: 0.0)
+    history.run_next(lambda config: (evaluate(config), 0.0))
 
 
 @pytest.fixture(autouse=True)
@@ -86,6 +88,40 @@ def test_a_trial_is_running_while_it_is_evaluated(history):
     history.enqueue(ONE)
     run_next(history, look)
     assert [record.state for record in history.records()] == ["finished"]
+
+
+def test_two_at_a_time_one_evaluates_while_the_other_is_stored(tmp_path):
+    history = History(f"sqlite:///{tmp_path}/x.db", SPACE, {})
+    configs = [GemmConfig(group_size=size) for size in (1, 2, 3, 4, 6, 8)]
+    for config in configs:
+        history.enqueue(config)
+    both = Barrier(2, timeout=30)  # neither goes on before the other has begun
+
+    def evaluate(config):
+        both.wait()
+        return measure(config), 0.5
+
+    history.run_next(evaluate, 4)
+    states = [record.state for record in history.records()]
+    assert states == ["finished"] * 4 + ["waiting"] * 2
+    assert measured(history.records()) == [measure(config) for config in configs[:4]]
+    history.close()
+
+
+def test_of_two_at_a_time_an_interrupt_ends_both(tmp_path):
+    history = History(f"sqlite:///{tmp_path}/x.db", SPACE, {})
+    for config in (ONE, TWO):
+        history.enqueue(config)
+    both = Barrier(2, timeout=30)
+
+    def evaluate(config):
+        both.wait()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        history.run_next(evaluate, 2)
+    assert interrupted(history.records()) == [ONE, TWO]
+    history.close()
 
 
 def test_foreign_trials_are_ignored(tmp_path):

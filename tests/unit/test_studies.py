@@ -90,7 +90,7 @@ def test_waiting_and_interrupted_trials_are_no_outcome(store, url):
 
     history.enqueue(B)
     with pytest.raises(KeyboardInterrupt):
-        history.run_next(stop, lambda: 0.0)
+        history.run_next(stop)
     history.enqueue(C)
     history.close()
     [study] = read_studies(url)
