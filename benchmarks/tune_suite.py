@@ -5,11 +5,12 @@
 
 wall: tunes the bf16 nt suite from scratch with the standard effort, or of part I/N every N-th
 problem from the I-th; nothing is compiled before. Writes the wall time, the time spent compiling
-and measuring, and the final of each problem. winners: tunes problems
-three times from scratch, then times the three winners of each in turns, in one run.
+and measuring, and the final of each problem. winners: tunes problems three times from scratch,
+then times the three winners of each in turns, in one run; rounds that FILE holds count.
 """
 
 import argparse
+import json
 import os
 import tempfile
 import time
@@ -101,32 +102,44 @@ def told(final: Final) -> dict[str, Any]:
 def winners(options: argparse.Namespace, gpus: Sequence[int]) -> dict[str, Any]:
     everything = suite("bf16", "nt")
     problems = everything[:: max(1, len(everything) // options.count)][: options.count]
-    chosen: dict[GemmProblem, list[GemmConfig]] = {problem: [] for problem in problems}
-    for _ in range(REPEATS):
+    rounds: list[dict[str, Any]] = []  # of each: the winner of every problem, by its text form
+    if options.out.exists():
+        rounds = json.loads(options.out.read_text())["rounds"]
+    while len(rounds) < REPEATS:
         report, seconds, _ = fresh(problems, gpus)
         print(f"tuned {len(problems)} problems in {seconds:.0f} s", flush=True)
-        for item in report.results:
-            if item.entry is not None:
-                chosen[item.problem].append(item.entry.config)
+        entries = [item.entry for item in report.results if item.entry is not None]
+        rounds.append({str(entry.key.problem): entry.config.to_dict() for entry in entries})
+        write(options.out, {"rounds": rounds})
     rows: list[dict[str, Any]] = []
     with Laboratory(detect(gpus[0]), gpus[0], EFFORTS["standard"], None) as laboratory:
-        for problem, configs in chosen.items():
-            distinct = tuple(dict.fromkeys(configs))
-            times = dict.fromkeys(distinct, 1.0)
-            if len(distinct) > 1:
-                for config in distinct:
-                    if config != TORCH:
-                        laboratory.compilers((config, problem))
-                race = laboratory.bench(Racing(problem, distinct, RACE_MS, 7))
-                times = {item.config: item.time_us for item in race.measurements}
-            apart = max(times.values()) / min(times.values()) - 1
-            rows.append({
-                "problem": str(problem), "winners": [config.to_dict() for config in configs],
-                "times_us": [times[config] for config in configs], "apart": apart,
-            })  # fmt: skip
-            print(f"{problem!s:30} {len(distinct)} distinct, {apart:.1%} apart", flush=True)
+        for problem in problems:
+            found = [each[str(problem)] for each in rounds if str(problem) in each]
+            rows.append(compared(problem, list(map(GemmConfig.from_dict, found)), laboratory))
+            print(f"{problem!s:30} {rows[-1]['apart']:.1%} apart", flush=True)
     print(f"most apart: {max(row['apart'] for row in rows):.1%}")
-    return {"repeats": REPEATS, "rows": rows}
+    return {"rounds": rounds, "rows": rows}
+
+
+def compared(
+    problem: GemmProblem, winners: Sequence[GemmConfig], laboratory: Laboratory
+) -> dict[str, Any]:
+    """How far the winners of a problem are apart, timed in turns in one race."""
+    distinct = tuple(dict.fromkeys(winners))
+    times = dict.fromkeys(distinct, 1.0)
+    if len(distinct) > 1:
+        ours = [(config, problem) for config in distinct if config != TORCH]
+        laboratory.compilers.prefetch(ours)
+        for task in ours:
+            laboratory.compilers(task)
+        race = laboratory.bench(Racing(problem, distinct, RACE_MS, 7))
+        times = {item.config: item.time_us for item in race.measurements}
+    return {
+        "problem": str(problem),
+        "winners": [config.to_dict() for config in winners],
+        "times_us": [times[config] for config in winners],
+        "apart": max(times.values()) / min(times.values()) - 1,
+    }
 
 
 def main() -> None:
@@ -140,9 +153,10 @@ def main() -> None:
     options = parser.parse_args()
     gpus = [int(number) for number in options.gpus.split(",")]
     gpu = detect(gpus[0])
-    found = {"wall": wall, "winners": winners}[options.what](options, gpus)
     name = f"tune-{options.what}-{len(gpus)}gpu.json"
-    write(options.out or folder_of(gpu) / name, {**stamp(gpu), **found})
+    options.out = options.out or folder_of(gpu) / name
+    found = {"wall": wall, "winners": winners}[options.what](options, gpus)
+    write(options.out, {**stamp(gpu), **found})
 
 
 if __name__ == "__main__":

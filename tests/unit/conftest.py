@@ -1,6 +1,7 @@
 """Problems, keys and entries that several test files build on."""
 
 import ctypes
+import importlib.util
 import os
 import sys
 from dataclasses import replace
@@ -37,6 +38,29 @@ def stored_search(monkeypatch):
     """The module of that name beside this file."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     return import_module("stored_search")
+
+
+@pytest.fixture
+def fake_laboratory(monkeypatch):
+    """The module of that name beside this file."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    return import_module("fake_laboratory")
+
+
+@pytest.fixture
+def load(monkeypatch):
+    """Imports a benchmark as its command line does, from its own folder."""
+    folder = Path(__file__).parents[2] / "benchmarks"
+    monkeypatch.syspath_prepend(str(folder))
+
+    def imported(name):
+        spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, name, module)
+        spec.loader.exec_module(module)
+        return module
+
+    return imported
 
 
 @pytest.fixture

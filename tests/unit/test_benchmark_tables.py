@@ -1,8 +1,6 @@
 """The benchmarks that count, time and fit, without the GPU they are for."""
 
-import importlib.util
 import json
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -23,21 +21,6 @@ from autoswizzle.space import why_illegal
 ROOT = Path(__file__).parents[2]
 H200 = find_gpu("H200")
 SMALL = GemmProblem.parse("512x512x512:bf16:nt")
-
-
-@pytest.fixture
-def load(monkeypatch):
-    """Imports a benchmark as its command line does, from its own folder."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-
-    def imported(name):
-        spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-        module = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, name, module)
-        spec.loader.exec_module(module)
-        return module
-
-    return imported
 
 
 CSV = """==PROF== Connected to process 7
