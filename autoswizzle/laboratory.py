@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from autoswizzle.search.workers import AheadOfNeed, Worker
 
 COMPILE_S = 120.0  # limit of one compilation
+RANK_S = 120.0  # limit of ranking one problem
 COMPILERS = max(1, min(16, (os.cpu_count() or 2) - 1))  # processes; each imports torch: about 1 GB
 MEMO = "compiled"  # in the cache folder: resources of what was compiled once
 
@@ -79,11 +80,25 @@ def run_kernel(
     kernels.run(config, problem, a, b, out)
 
 
+@dataclass(frozen=True, slots=True)
+class Ranker:
+    """Worker factory: ranks for gpu, which need not be here."""
+
+    gpu: Gpu
+
+    def __call__(self) -> Callable[[GemmProblem], list[Prediction]]:
+        """The function that takes the tasks."""
+        return lambda problem: shortlist(problem, self.gpu)
+
+
 class Compilers:
-    """The compiling processes of each kind of GPU: started at need, shared by its laboratories."""
+    """The compiling processes of each kind of GPU, and the one that ranks what to try: started at
+    need, shared by its laboratories.
+    """
 
     def __init__(self) -> None:
         self._by_gpu: dict[Gpu, AheadOfNeed[tuple[GemmConfig, GemmProblem], Resources]] = {}
+        self._rankers: dict[Gpu, AheadOfNeed[GemmProblem, list[Prediction]]] = {}
         self._lock = Lock()
 
     def of(self, gpu: Gpu) -> "AheadOfNeed[tuple[GemmConfig, GemmProblem], Resources]":
@@ -93,11 +108,22 @@ class Compilers:
                 self._by_gpu[gpu] = compilers_for(gpu)
             return self._by_gpu[gpu]
 
+    def ranked(self, problem: GemmProblem, gpu: Gpu) -> list[Prediction]:
+        """The shortlist of problem on gpu, made in another process as threads would wait for it."""
+        from autoswizzle.search.workers import AheadOfNeed
+
+        with self._lock:
+            if gpu not in self._rankers:
+                self._rankers[gpu] = AheadOfNeed(Ranker(gpu), workers=1, limit_s=RANK_S)
+        return self._rankers[gpu](problem)
+
     def close(self) -> None:
         """Kill them; whoever waits for one gets an error."""
         with self._lock:
             for compilers in self._by_gpu.values():
                 compilers.close()
+            for ranker in self._rankers.values():
+                ranker.close()
 
 
 class Laboratory:
@@ -125,7 +151,6 @@ class Laboratory:
             compilers = Compilers()
             self._open.callback(compilers.close)
         self._compilers = compilers
-        self._announced: dict[GemmProblem, list[Prediction]] = {}
 
     @property
     def compilers(self) -> "AheadOfNeed[tuple[GemmConfig, GemmProblem], Resources]":
@@ -143,8 +168,7 @@ class Laboratory:
 
     def announce(self, problem: GemmProblem) -> None:
         """Rank and start compiling, from any thread, what the search of problem will try first."""
-        seeds = self._announced.get(problem) or shortlist(problem, self.gpu)
-        self._announced[problem] = seeds
+        seeds = self._compilers.ranked(problem, self.gpu)
         self.compilers.prefetch([(seed.config, problem) for seed in seeds[: self.effort.seeds]])
 
     def search(
@@ -188,7 +212,7 @@ class Laboratory:
             compile=compiled,
             prefetch=prefetch,
             lookahead=COMPILERS,
-            predictions=self._announced.pop(problem),
+            predictions=self._compilers.ranked(problem, self.gpu),
             effort=self.effort,
             storage=self.storage,
             progress=progress,

@@ -80,6 +80,7 @@ class History:
         self._space = searched
         self._revisions = revisions
         self._finished: dict[int, Record | None] = {}
+        self._seen: dict[int, Record] = {}
         self.name = study_name(searched.problem, searched.gpu)
         with storage_errors(storage):
             self._storage = None if storage is None else open_storage(storage)
@@ -108,7 +109,9 @@ class History:
                     continue
                 self._finished[trial.number] = record
             found.append(self._finished[trial.number])
-        return [record for record in found if record is not None]
+        records = [record for record in found if record is not None]
+        self._seen = {record.number: record for record in records}
+        return records
 
     def size(self) -> int:
         """How many trials the study holds, those that do not count included."""
@@ -141,11 +144,12 @@ class History:
             deque(threads.map(run_one, range(count)), maxlen=0)  # raises what the first raised
 
     def _run(self, trial: optuna.Trial, evaluate: Evaluate) -> float:
-        earlier = {record.number: record for record in self.records()}
-        record = earlier.pop(trial.number, None)
+        if trial.number not in self._seen:  # else what was enqueued before it was seen as well
+            self.records()
+        record = self._seen.get(trial.number)
         if record is None or any(
             other.config == record.config and other.number < record.number and _claims(other)
-            for other in earlier.values()
+            for other in self._seen.values()
         ):
             raise optuna.TrialPruned
         trial.set_user_attr("worker", this_process())
