@@ -55,14 +55,26 @@ def autocast_dtype() -> torch.dtype | None:
 
 def transformed() -> bool:
     """Whether something must see torch.matmul called: vmap, dual numbers, a mode, a tracer."""
-    stack = _len_torch_function_stack()
     return (
         under_functorch()
         or _len_torch_dispatch_stack() > 0
         or _get_tracing_state() is not None
-        # torch.set_default_device leaves such a context on the stack; it can't change a product
-        or (stack > 0 and not all(map(_is_device_context, range(stack))))
+        or (_len_torch_function_stack() > 0 and _under_mode())
     )
+
+
+def overridden(*operands: object) -> bool:
+    """Whether the __torch_function__ of an operand or a mode must see torch's own function called.
+
+    What a graph being traced asks; an eager call asks why_torch.
+    """
+    plain = all(type(operand) in PLAIN for operand in operands)
+    return not plain or _under_mode()
+
+
+def _under_mode() -> bool:
+    """Whether a mode is on the stack; torch.set_default_device's can't change a product."""
+    return not all(map(_is_device_context, range(_len_torch_function_stack())))
 
 
 def under_functorch() -> bool:

@@ -18,7 +18,7 @@ from autoswizzle.dispatch import Decision, decide
 from autoswizzle.errors import UnavailableError
 from autoswizzle.graph import multiply
 from autoswizzle.hardware import check_device
-from autoswizzle.operands import torch_matmul, why_torch
+from autoswizzle.operands import overridden, torch_matmul, why_torch
 from autoswizzle.plans import WITH_TORCH, Plan, launch, plan_for, plan_of, product, quick
 from autoswizzle.problem import TORCH_NAMES, GemmProblem, as_problems
 from autoswizzle.recall import MATMUL, recall
@@ -52,7 +52,9 @@ def product_or(
     if config is not None:
         check_type(config)
     if is_dynamo_compiling():
-        return multiply(a, b) if out is None else theirs(a, b, out=out)
+        if out is None:
+            return theirs(a, b) if overridden(a, b) else multiply(a, b)
+        return theirs(a, b, out=out)
     if out is None and config is None:
         known = recall(MATMUL, a, b)
         result = None if known is None else quick(known, a, b)
