@@ -39,8 +39,8 @@ def record_shapes(path: str | os.PathLike[str] | None = None) -> Iterator[Counte
 
     Yields the counts, by problem (layout, precision and alignment as the operands have them), of
     products on any device in float16, bfloat16 or float32; tensor subclasses and the insides of
-    higher-order operators (torch.cond, flex_attention) are left out. path: a JSON Lines file they are
-    written to at the end, most frequent first, also when the block raised; `autoswizzle tune
+    higher-order operators (torch.cond, flex_attention) are left out. path: a JSON Lines file they
+    are written to at the end, most frequent first, also when the block raised; `autoswizzle tune
     --from-record` reads it. What torch.compile compiled runs eagerly meanwhile.
     Raises ArgumentError for what names no file, CacheError when path's folder can't be written.
     """
@@ -76,7 +76,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401
-        first = _FACTORS.get(getattr(func, "overloadpacket", None))  # a higher-order one has none
+        packet: Any = getattr(func, "overloadpacket", None)  # a higher-order operator has none
+        first = _FACTORS.get(packet)
         if first is not None:
             problem = _problem(*args[first : first + 2])
             if problem is not None:
