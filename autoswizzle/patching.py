@@ -18,6 +18,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from torch.jit._builtins import _find_builtin, _register_builtin
 from torch.overrides import TorchFunctionMode
 
 from autoswizzle import routes
@@ -134,6 +135,9 @@ class _Torch:
             theirs = getattr(target.owner, target.name)
             ours = _routed(theirs, target)
             own = target.name in vars(target.owner)  # Tensor inherits its methods
+            scripted = _find_builtin(theirs)  # type: ignore[no-untyped-call]
+            if scripted is not None:  # what TorchScript compiles theirs to, by identity
+                _register_builtin(ours, scripted)
             setattr(target.owner, target.name, ours)
             self._replaced.append((target, theirs, own, ours))
 

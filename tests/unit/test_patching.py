@@ -468,6 +468,18 @@ def test_multi_head_attention_is_routed_inside(tuned):
     assert calls >= 2
 
 
+def every_product(x):
+    square, batch = torch.mm(x, x.t()), x.t()[None]
+    added = torch.addmm(square, x, x.t()) + square @ square
+    return torch.matmul(added, functional.linear(square, square)) + torch.bmm(x[None], batch)[0]
+
+
+def test_scripting_under_a_global_patch_is_torchs():
+    with patch():
+        scripted = torch.jit.script(every_product)
+    assert torch.equal(scripted(A), every_product(A))
+
+
 def test_scripted_parts_are_left_alone():
     model = torch.nn.Sequential(torch.jit.script(torch.nn.Linear(16, 8)), torch.nn.Linear(8, 4))
     expected = model(A)
