@@ -11,7 +11,7 @@ import torch
 from torch import is_grad_enabled
 from torch.compiler import is_dynamo_compiling
 
-from autoswizzle import dispatch
+from autoswizzle import dispatch, operands
 from autoswizzle.autograd import differentiable
 from autoswizzle.config import GemmConfig, check_type
 from autoswizzle.dispatch import Decision, decide
@@ -19,7 +19,7 @@ from autoswizzle.errors import UnavailableError
 from autoswizzle.graph import multiply
 from autoswizzle.hardware import check_device
 from autoswizzle.operands import overridden, torch_matmul, why_torch
-from autoswizzle.plans import WITH_TORCH, Plan, launch, plan_for, plan_of, product, quick
+from autoswizzle.plans import WITH_TORCH, Plan, launch, plan_for, plan_of, product, quick, settled
 from autoswizzle.problem import TORCH_NAMES, GemmProblem, as_problems
 from autoswizzle.recall import MATMUL, recall
 
@@ -74,17 +74,20 @@ def prepare(problems: Iterable[GemmProblem | str], device: int | None = None) ->
     """Decide problems and load their kernels now, before a CUDA-graph capture or serving.
 
     Runs each product once on scratch operands of its layout (fp32 with torch's present precision),
-    on device, the current one by default. Returns what will run each. Raises ProblemError for a
-    bad text, HardwareError for a bad device, UnavailableError without a GPU.
+    on device, the current one by default; an untuned problem gets what AUTOSWIZZLE_ON_MISS says.
+    Returns what will run each. Raises ProblemError for a bad text, HardwareError for a bad device,
+    UnavailableError without a GPU, CacheError for an untuned problem under the policy error.
     """
     wanted = as_problems(problems)
     index = _current_device() if device is None else device
     check_device(index)
     decisions = []
     for problem in wanted:
-        decisions.append(decide(problem, dispatch.gpu_of(index)))
-        if problem.batch == 1 and not decisions[-1].uses_torch:
-            with torch.no_grad():
+        gpu = dispatch.gpu_of(index)
+        matrices = problem.batch == 1  # for others we have no kernels
+        decisions.append(settled(problem, gpu, index) if matrices else decide(problem, gpu))
+        if matrices and not decisions[-1].uses_torch:
+            with torch.no_grad(), torch.autocast(operands.DEVICE, enabled=False):
                 matmul(*scratch_operands(problem, torch.device("cuda", index)))
     return decisions
 

@@ -158,9 +158,7 @@ def _new_plan(
         )
     if not all(map(is_regular, matrices)):
         return WITH_TORCH
-    decision = decide(problem, gpu)
-    if decision.source == "miss":
-        decision = _on_miss(decision, problem, gpu, device)
+    decision = settled(problem, gpu, device)
     if decision.uses_torch:
         return WITH_TORCH
     pays = pays_a_pass(decision, problem, gpu)
@@ -180,7 +178,11 @@ def pays_a_pass(decision: Decision, problem: GemmProblem, gpu: Gpu) -> bool:
     return entry.torch_us - entry.time_us > PASS_US + moved / gpu.dram_gbs / 1e3
 
 
-def _on_miss(decision: Decision, problem: GemmProblem, gpu: Gpu, device: int) -> Decision:
+def settled(problem: GemmProblem, gpu: Gpu, device: int) -> Decision:
+    """What runs problem once an untuned one got what the policy has for it; raises CacheError."""
+    decision = decide(problem, gpu)
+    if decision.source != "miss":
+        return decision
     policy = dispatcher().settings.on_miss
     if policy == "error":
         near = dispatcher().near_miss(problem, gpu)
