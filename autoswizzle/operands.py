@@ -1,6 +1,8 @@
 """Which tensors our kernels take, and the GEMM problem that two of them pose."""
 
-from operator import attrgetter
+from itertools import accumulate
+from operator import attrgetter, mul
+from typing import TypeAlias
 
 import torch
 from torch._C import (
@@ -16,6 +18,8 @@ from torch.utils._device import DeviceContext
 from autoswizzle.problem import ALIGNMENT, GemmProblem, operand_layout
 
 DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
+
+Output: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]  # extents, strides, dtype
 
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 # torch's own, kept here since patching replaces them where torch has them
@@ -100,6 +104,13 @@ def as_matrices(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.T
             return None
         a = a.view(-1, a.shape[-1])
     return a, b
+
+
+def output_of(a: torch.Tensor, n: int) -> Output:
+    """What the contiguous product of a (..., k) and b (k, n) is."""
+    extents = (*a.shape[:-1], n)
+    strides = tuple(accumulate(extents[:0:-1], mul, initial=1))[::-1]
+    return extents, strides, a.dtype
 
 
 def is_row(bias: torch.Tensor | None, columns: int, like: torch.Tensor) -> bool:

@@ -18,7 +18,7 @@ from autoswizzle.dispatch import Decision, decide
 from autoswizzle.errors import UnavailableError
 from autoswizzle.graph import multiply
 from autoswizzle.hardware import check_device
-from autoswizzle.operands import overridden, torch_matmul, why_torch
+from autoswizzle.operands import Output, output_of, overridden, torch_matmul, why_torch
 from autoswizzle.plans import WITH_TORCH, Plan, launch, plan_for, plan_of, product, quick, settled
 from autoswizzle.problem import TORCH_NAMES, GemmProblem, as_problems
 from autoswizzle.recall import MATMUL, recall
@@ -151,9 +151,12 @@ def _writable(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> bool:
 
 def planned(plan: Plan, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """A (..., k) @ b (k, n) on the kernel of their plan; differentiable."""
-    if a.dim() != 2:
-        flat = planned(plan, a.view(-1, a.shape[-1]), b)
-        return flat.view(*a.shape[:-1], b.shape[1])
+    n = b.shape[1]
+    if a.dim() == 2:
+        output: Output = (a.shape[0], n), (n, 1), a.dtype
+    else:
+        output = output_of(a, n)
+        a = a.view(-1, a.shape[-1])
     if is_grad_enabled() and (a.requires_grad or b.requires_grad):
-        return differentiable(matmul, plan, a, b)
-    return product(plan, a, b)
+        return differentiable(matmul, plan, output, a, b)
+    return product(plan, a, b, output)

@@ -711,6 +711,24 @@ def test_no_grad_and_inference_mode(tuned):
     assert len(tuned.calls) >= 2
 
 
+@pytest.mark.parametrize(
+    ("lead", "way"),
+    [((), "kernel"), ((), "fallback"), ((2, 3), "kernel"), ((2, 3), "fallback"), ((2, 3), "graph")],
+)
+def test_a_result_is_no_view(tuned, monkeypatch, lead, way):
+    call = torch.compile(matmul, backend="aot_eager") if way == "graph" else matmul
+    if way == "fallback":
+        monkeypatch.setattr(plans, "launch", lambda *args: False)
+    a, b, scale = ints(*lead, 16), ints(16, 8), ints(8).requires_grad_()
+    with torch.no_grad():
+        result = call(a, b)
+    assert torch.equal(result.mul_(scale), a @ b * scale)  # a view made in no_grad would refuse
+    for _ in range(2):
+        result = call(a.requires_grad_(), b)
+        assert not result._is_view()
+        assert torch.equal(result.detach_(), a @ b)
+
+
 def test_checkpointing(tuned):
     a, b = ints(4, 16).requires_grad_(), ints(16, 8).requires_grad_()
     torch.utils.checkpoint.checkpoint(matmul, a, b, use_reentrant=False).sum().backward()
