@@ -292,7 +292,7 @@ def load_cache(path: str | os.PathLike[str]) -> int:
 
     Raises CacheError when it holds no usable entry.
     """
-    return dispatcher().store.add_read_only(as_path(path))
+    return dispatcher().store.add_read_only(as_path(path).absolute())
 
 
 def export_cache(

@@ -315,6 +315,16 @@ def test_export_and_load(fake_gpu, tmp_path, entry_for):
         load_cache(tmp_path / "none")
 
 
+def test_a_loaded_file_is_where_it_was_when_the_folder_changes(
+    fake_gpu, tmp_path, entry_for, h200, monkeypatch
+):
+    export_entries(tmp_path / "one.json", [entry_for(PROBLEM)])
+    monkeypatch.chdir(tmp_path)
+    assert load_cache("one.json") == 1
+    monkeypatch.chdir("/")
+    assert decide(PROBLEM, h200).source == "cache"
+
+
 def test_check_config_names_the_field(h200):
     dispatch.check_config(GemmConfig(), PROBLEM, h200)
     with pytest.raises(ConfigError, match="num_warps must be"):
