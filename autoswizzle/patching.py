@@ -33,10 +33,10 @@ def patch(module: torch.nn.Module | None = None) -> "Patch":
     run; None: everywhere in the process. Returns a handle: `with patch(): ...`, or `undo()`.
     Patches nest, may be undone in any order, and leave torch and the module as they were. Weights,
     state dict and hooks are not touched; a copy made of a patched module is routed for as long as
-    some patch is in place. Calls in a form with no tuned kernel run the function they
-    name: bmm, addmm with alpha, beta or a matrix to add, subclasses as DTensor. Of what
-    torch.compile traces outside a patched module, `a @ b` and methods like a.mm(b) stay torch's.
-    Raises ArgumentError when module is none.
+    some patch is in place, and one by copy.copy calls its original. Calls in a form with no tuned
+    kernel run the function they name: bmm, addmm with alpha, beta or a matrix to add, subclasses as
+    DTensor. Of what torch.compile traces outside a patched module, `a @ b` and methods like a.mm(b)
+    stay torch's. Raises ArgumentError when module is none.
     """
     if module is not None and not isinstance(module, torch.nn.Module):
         raise ArgumentError(f"module must be a torch.nn.Module or None, got {module!r:.80}")
@@ -63,6 +63,7 @@ class Patch:
             self._active = False
             for part in self._modules:
                 _unwrap(part)
+            self._modules.clear()  # a handle that is kept keeps no model
             _torch.release(everywhere=self._everywhere)
 
     def __enter__(self) -> "Patch":

@@ -65,7 +65,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         config = self.config
-        self.reorders_sums = config is not None and (config.split_k > 1 or config.stream_k)
+        self.reorders_sums = config is not None and dispatch.reorders_sums(config)
 
 
 WITH_TORCH = Plan()

@@ -6,12 +6,14 @@ the stand-in for the kernels.
 
 import copy
 import functools
+import gc
 import inspect
 import io
 import pickle
 import subprocess
 import sys
 import threading
+import weakref
 from types import MethodType
 
 import pytest
@@ -303,6 +305,17 @@ def test_a_failing_forward_ends_its_scope(tuned):
         with pytest.raises(RuntimeError):
             model(torch.randn(4, 15))
         assert routed(tuned, CALLS["@"])[1] == 0
+
+
+def test_a_handle_keeps_no_model_once_undone():
+    model = Attention()
+    gone = weakref.ref(model)
+    with patch(model) as handle:
+        del model
+        assert gone() is not None
+    gc.collect()
+    assert gone() is None
+    handle.undo()
 
 
 def test_the_module_is_as_it_was():
