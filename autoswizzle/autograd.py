@@ -5,31 +5,36 @@ from typing import Any
 
 import torch
 
+from autoswizzle.operands import Output
 from autoswizzle.plans import Plan, product
 
 Multiply = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class Product(torch.autograd.Function):
-    """a (m, k) @ b (k, n) by a plan; multiply makes the gradients, and theirs."""
+    """plans.product of a (m, k) and b (k, n); multiply makes the gradients, and theirs."""
 
     @staticmethod
     def forward(
         ctx: Any,  # noqa: ANN401
         multiply: Multiply,
         plan: Plan,
+        output: Output,
         a: torch.Tensor,
         b: torch.Tensor,
     ) -> torch.Tensor:
         """The product, and what its gradients need."""
         ctx.multiply, ctx.row_major = multiply, plan.row_major
-        save_operands(ctx, a, b, ctx.needs_input_grad[2:])
-        return product(plan, a, b)
+        save_operands(ctx, a, b, ctx.needs_input_grad[3:])
+        return product(plan, a, b, output)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401
-        """The gradients of a and b; None for the multiplier and the plan."""
-        return (None, None, *gradients(ctx.multiply, ctx, grads[0]))
+        """The gradients of a and b; None for the multiplier, the plan and the output's facts."""
+        grad = grads[0]
+        if grad.dim() != 2:
+            grad = grad.reshape(-1, grad.shape[-1])
+        return (None, None, None, *gradients(ctx.multiply, ctx, grad))
 
 
 # Product.apply without its lines in Python, which are for functional transforms: no plan is made
@@ -38,10 +43,10 @@ _apply = super(torch.autograd.Function, Product).apply
 
 
 def differentiable(
-    multiply: Multiply, plan: Plan, a: torch.Tensor, b: torch.Tensor
+    multiply: Multiply, plan: Plan, output: Output, a: torch.Tensor, b: torch.Tensor
 ) -> torch.Tensor:
-    """A (m, k) @ b (k, n) by a plan; multiply makes the gradients, and theirs."""
-    result: torch.Tensor = _apply(multiply, plan, a, b)  # type: ignore[no-untyped-call]
+    """plans.product of a (m, k) and b (k, n); multiply makes the gradients, and theirs."""
+    result: torch.Tensor = _apply(multiply, plan, output, a, b)  # type: ignore[no-untyped-call]
     return result
 
 

@@ -23,6 +23,7 @@ from autoswizzle.operands import (
     is_regular,
     is_row,
     is_row_major,
+    output_of,
     problem_of,
     torch_linear,
     torch_matmul,
@@ -57,7 +58,11 @@ def _decided(a: torch.Tensor, b: torch.Tensor, tuned: str = "") -> torch.Tensor:
     if not _is_tuned(a, b):
         return torch_matmul(a, b)
     product: torch.Tensor = _Tuned.apply(a.flatten(0, -2), b)  # type: ignore[no-untyped-call]
-    return product if a.dim() == 2 else product.view(*a.shape[:-1], b.shape[1])
+    if a.dim() == 2:
+        return product
+    # torch.matmul's own way to unfold: its result is no view
+    unfolded: torch.Tensor = torch.ops.aten._unsafe_view(product, (*a.shape[:-1], b.shape[1]))
+    return unfolded
 
 
 def _decided_linear(
@@ -135,7 +140,9 @@ def _mm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if result is not None:
         return result
     plan = plan_for(MATMUL, known, a, b)
-    return torch_mm(a, b) if plan.config is None else product(plan, a, b)
+    if plan.config is None:
+        return torch_mm(a, b)
+    return product(plan, a, b, output_of(a, b.shape[1]))
 
 
 def _mm_fake(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from autoswizzle import graph
 from autoswizzle.errors import check_choice
-from autoswizzle.operands import PLAIN, is_row, torch_linear, why_torch
+from autoswizzle.operands import PLAIN, is_row, overridden, torch_linear, why_torch
 from autoswizzle.ops import planned
 from autoswizzle.plans import plan_for, quick
 from autoswizzle.recall import LINEAR, recall
@@ -51,10 +51,11 @@ def linear_or(
 ) -> torch.Tensor:
     """As linear, but what is torch's goes to this function of x, weight, bias."""
     if is_dynamo_compiling():
-        return graph.linear(x, weight, bias)
+        operands = (x, weight) if bias is None else (x, weight, bias)
+        return theirs(*operands) if overridden(*operands) else graph.linear(*operands)
     known = recall(LINEAR, x, weight)
     if known is None and (why_torch(x, weight) is not None or weight.dim() != 2):
-        return theirs(x, weight, bias)
+        return theirs(x, weight) if bias is None else theirs(x, weight, bias)
     if bias is not None and not (type(bias) in PLAIN and is_row(bias, weight.shape[0], x)):
         return theirs(x, weight, bias)
     plan = plan_for(LINEAR, known, x, weight)

@@ -1,6 +1,8 @@
 """Which tensors our kernels take, and the GEMM problem that two of them pose."""
 
-from operator import attrgetter
+from itertools import accumulate
+from operator import attrgetter, mul
+from typing import TypeAlias
 
 import torch
 from torch._C import (
@@ -16,6 +18,8 @@ from torch.utils._device import DeviceContext
 from autoswizzle.problem import ALIGNMENT, GemmProblem, operand_layout
 
 DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
+
+Output: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]  # extents, strides, dtype
 
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 # torch's own, kept here since patching replaces them where torch has them
@@ -55,14 +59,26 @@ def autocast_dtype() -> torch.dtype | None:
 
 def transformed() -> bool:
     """Whether something must see torch.matmul called: vmap, dual numbers, a mode, a tracer."""
-    stack = _len_torch_function_stack()
     return (
         under_functorch()
         or _len_torch_dispatch_stack() > 0
         or _get_tracing_state() is not None
-        # torch.set_default_device leaves such a context on the stack; it can't change a product
-        or (stack > 0 and not all(map(_is_device_context, range(stack))))
+        or (_len_torch_function_stack() > 0 and _under_mode())
     )
+
+
+def overridden(*operands: object) -> bool:
+    """Whether the __torch_function__ of an operand or a mode must see torch's own function called.
+
+    What a graph being traced asks; an eager call asks why_torch.
+    """
+    plain = all(type(operand) in PLAIN for operand in operands)
+    return not plain or _under_mode()
+
+
+def _under_mode() -> bool:
+    """Whether a mode is on the stack; torch.set_default_device's can't change a product."""
+    return not all(map(_is_device_context, range(_len_torch_function_stack())))
 
 
 def under_functorch() -> bool:
@@ -88,6 +104,13 @@ def as_matrices(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.T
             return None
         a = a.view(-1, a.shape[-1])
     return a, b
+
+
+def output_of(a: torch.Tensor, n: int) -> Output:
+    """What the contiguous product of a (..., k) and b (k, n) is."""
+    extents = (*a.shape[:-1], n)
+    strides = tuple(accumulate(extents[:0:-1], mul, initial=1))[::-1]
+    return extents, strides, a.dtype
 
 
 def is_row(bias: torch.Tensor | None, columns: int, like: torch.Tensor) -> bool:

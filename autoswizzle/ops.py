@@ -11,15 +11,15 @@ import torch
 from torch import is_grad_enabled
 from torch.compiler import is_dynamo_compiling
 
-from autoswizzle import dispatch
+from autoswizzle import dispatch, operands
 from autoswizzle.autograd import differentiable
 from autoswizzle.config import GemmConfig, check_type
 from autoswizzle.dispatch import Decision, decide
 from autoswizzle.errors import UnavailableError
 from autoswizzle.graph import multiply
 from autoswizzle.hardware import check_device
-from autoswizzle.operands import torch_matmul, why_torch
-from autoswizzle.plans import WITH_TORCH, Plan, launch, plan_for, plan_of, product, quick
+from autoswizzle.operands import Output, output_of, overridden, torch_matmul, why_torch
+from autoswizzle.plans import WITH_TORCH, Plan, launch, plan_for, plan_of, product, quick, settled
 from autoswizzle.problem import TORCH_NAMES, GemmProblem, as_problems
 from autoswizzle.recall import MATMUL, recall
 
@@ -52,7 +52,9 @@ def product_or(
     if config is not None:
         check_type(config)
     if is_dynamo_compiling():
-        return multiply(a, b) if out is None else theirs(a, b, out=out)
+        if out is None:
+            return theirs(a, b) if overridden(a, b) else multiply(a, b)
+        return theirs(a, b, out=out)
     if out is None and config is None:
         known = recall(MATMUL, a, b)
         result = None if known is None else quick(known, a, b)
@@ -72,17 +74,20 @@ def prepare(problems: Iterable[GemmProblem | str], device: int | None = None) ->
     """Decide problems and load their kernels now, before a CUDA-graph capture or serving.
 
     Runs each product once on scratch operands of its layout (fp32 with torch's present precision),
-    on device, the current one by default. Returns what will run each. Raises ProblemError for a
-    bad text, HardwareError for a bad device, UnavailableError without a GPU.
+    on device, the current one by default; an untuned problem gets what AUTOSWIZZLE_ON_MISS says.
+    Returns what will run each. Raises ProblemError for a bad text, HardwareError for a bad device,
+    UnavailableError without a GPU, CacheError for an untuned problem under the policy error.
     """
     wanted = as_problems(problems)
     index = _current_device() if device is None else device
     check_device(index)
     decisions = []
     for problem in wanted:
-        decisions.append(decide(problem, dispatch.gpu_of(index)))
-        if problem.batch == 1 and not decisions[-1].uses_torch:
-            with torch.no_grad():
+        gpu = dispatch.gpu_of(index)
+        matrices = problem.batch == 1  # for others we have no kernels
+        decisions.append(settled(problem, gpu, index) if matrices else decide(problem, gpu))
+        if matrices and not decisions[-1].uses_torch:
+            with torch.no_grad(), torch.autocast(operands.DEVICE, enabled=False):
                 matmul(*scratch_operands(problem, torch.device("cuda", index)))
     return decisions
 
@@ -146,9 +151,12 @@ def _writable(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> bool:
 
 def planned(plan: Plan, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """A (..., k) @ b (k, n) on the kernel of their plan; differentiable."""
-    if a.dim() != 2:
-        flat = planned(plan, a.view(-1, a.shape[-1]), b)
-        return flat.view(*a.shape[:-1], b.shape[1])
+    n = b.shape[1]
+    if a.dim() == 2:
+        output: Output = (a.shape[0], n), (n, 1), a.dtype
+    else:
+        output = output_of(a, n)
+        a = a.view(-1, a.shape[-1])
     if is_grad_enabled() and (a.requires_grad or b.requires_grad):
-        return differentiable(matmul, plan, a, b)
-    return product(plan, a, b)
+        return differentiable(matmul, plan, output, a, b)
+    return product(plan, a, b, output)

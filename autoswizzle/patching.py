@@ -11,12 +11,14 @@ it costs nothing at run time and catches `a @ b`, which Dynamo does not look up 
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache, wraps
-from types import MethodType, TracebackType
+from functools import cache, partial, update_wrapper, wraps
+from inspect import getattr_static
+from types import FunctionType, MethodType, TracebackType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from torch.jit._builtins import _find_builtin, _register_builtin
 from torch.overrides import TorchFunctionMode
 
 from autoswizzle import routes
@@ -31,10 +33,10 @@ def patch(module: torch.nn.Module | None = None) -> "Patch":
     run; None: everywhere in the process. Returns a handle: `with patch(): ...`, or `undo()`.
     Patches nest, may be undone in any order, and leave torch and the module as they were. Weights,
     state dict and hooks are not touched; a copy made of a patched module is routed for as long as
-    some patch is in place. Calls in a form with no tuned kernel run the function they
-    name: bmm, addmm with alpha, beta or a matrix to add, subclasses as DTensor. Of what
-    torch.compile traces outside a patched module, `a @ b` and methods like a.mm(b) stay torch's.
-    Raises ArgumentError when module is none.
+    some patch is in place, and one by copy.copy calls its original. Calls in a form with no tuned
+    kernel run the function they name: bmm, addmm with alpha, beta or a matrix to add, subclasses as
+    DTensor. Of what torch.compile traces outside a patched module, `a @ b` and methods like a.mm(b)
+    stay torch's. Raises ArgumentError when module is none.
     """
     if module is not None and not isinstance(module, torch.nn.Module):
         raise ArgumentError(f"module must be a torch.nn.Module or None, got {module!r:.80}")
@@ -61,6 +63,7 @@ class Patch:
             self._active = False
             for part in self._modules:
                 _unwrap(part)
+            self._modules.clear()  # a handle that is kept keeps no model
             _torch.release(everywhere=self._everywhere)
 
     def __enter__(self) -> "Patch":
@@ -133,6 +136,9 @@ class _Torch:
             theirs = getattr(target.owner, target.name)
             ours = _routed(theirs, target)
             own = target.name in vars(target.owner)  # Tensor inherits its methods
+            scripted = _find_builtin(theirs)  # type: ignore[no-untyped-call]
+            if scripted is not None:  # what TorchScript compiles theirs to, by identity
+                _register_builtin(ours, scripted)
             setattr(target.owner, target.name, ours)
             self._replaced.append((target, theirs, own, ours))
 
@@ -201,11 +207,11 @@ def _active() -> bool:
 
 @dataclass(slots=True)
 class _Wrapped:
-    """How many patches a module is in, its own forward attribute, and ours in its place."""
+    """How many patches a module is in, its own attributes, and ours in their place."""
 
     count: int
-    own: Any
-    ours: Any
+    own: dict[str, Any]
+    ours: dict[str, Any]
 
 
 _wrapped: WeakKeyDictionary[torch.nn.Module, _Wrapped] = WeakKeyDictionary()
@@ -216,49 +222,66 @@ def _wrap(module: torch.nn.Module) -> None:
     if found is not None:
         found.count += 1
         return
-    own = vars(module).get("forward")
-    kind = type(module)
-    inside = _class_forward(kind) if own is None else _own_forward(own)  # type: ignore[arg-type]
-    ours = MethodType(inside, module)  # copies bind to the copy; pickled, it is the class's own
-    vars(module)["forward"] = ours
+    members = vars(module)
+    ours = {
+        "forward": _forward_of(module),
+        "_replicate_for_data_parallel": MethodType(_replica, module),
+    }
+    own = {name: members[name] for name in ours if name in members}
+    members.update(ours)
     _wrapped[module] = _Wrapped(1, own, ours)
 
 
 def _unwrap(module: torch.nn.Module) -> None:
-    found = _wrapped[module]
+    found, members = _wrapped[module], vars(module)
     found.count -= 1
     if found.count > 0:
         return
     del _wrapped[module]
-    if vars(module).get("forward") is not found.ours:
-        return  # someone replaced ours since
-    if found.own is None:
-        del vars(module)["forward"]
-    else:
-        vars(module)["forward"] = found.own
+    for name, ours in found.ours.items():
+        if members.get(name) is not ours:
+            continue  # someone replaced ours since
+        if name in found.own:
+            members[name] = found.own[name]
+        else:
+            del members[name]
 
 
-@cache  # one for each class, so that Dynamo knows a module that is patched again
-def _class_forward(kind: type[torch.nn.Module]) -> Callable[..., Any]:
-    """The class's forward, routed; trainers look at its signature, torch.export at its code."""
-    forward = kind.forward
+def _forward_of(module: torch.nn.Module) -> Callable[..., Any]:
+    """The module's forward, routed; trainers look at its signature.
+
+    A deep copy's calls the copy; pickled, a method of the class is the class's own.
+    """
+    forward = getattr_static(module, "forward")
+    if isinstance(forward, FunctionType) and "forward" not in vars(module):
+        return MethodType(_class_forward(forward), module)
+    bound = module.forward  # the module's own, or of a class where it is no method
+    return update_wrapper(partial(_inside, bound), bound)
+
+
+@cache  # one for each function, so that Dynamo knows a module that is patched again
+def _class_forward(forward: FunctionType) -> Callable[..., Any]:
+    """A class's forward, routed; torch.export looks at its code."""
 
     @wraps(forward)
     def routed(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        return _inside(forward, (self, *args), kwargs)
+        return _inside(type(self).forward, self, *args, **kwargs)  # another since, maybe
 
     return routed
 
 
-def _own_forward(own: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(own)
-    def routed(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        return _inside(own, args, kwargs)
+@wraps(torch.nn.Module._replicate_for_data_parallel)
+def _replica(self: torch.nn.Module) -> torch.nn.Module:
+    """A copy for nn.DataParallel, which takes the module's attributes over as they are."""
+    replicate: Any = type(self)._replicate_for_data_parallel
+    replica: torch.nn.Module = replicate(self)
+    forward = vars(replica).get("forward")
+    if isinstance(forward, MethodType) and forward.__self__ is self:
+        vars(replica)["forward"] = MethodType(forward.__func__, replica)
+    return replica
 
-    return routed
 
-
-def _inside(forward: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:  # noqa: ANN401
+def _inside(forward: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
     if torch.compiler.is_dynamo_compiling():
         if _is_traced() or not _torch.held:  # a copy outlives the patch
             return forward(*args, **kwargs)

@@ -2,7 +2,7 @@
 
 import logging
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import torch
 from torch import is_grad_enabled
@@ -13,12 +13,13 @@ from autoswizzle.dispatch import Decision, decide, dispatcher
 from autoswizzle.errors import AutoswizzleError, CacheError, CandidateError, UnavailableError
 from autoswizzle.hardware import Gpu
 from autoswizzle.operands import (
+    Output,
     as_matrices,
     fp32_precision,
     is_regular,
     is_row_major,
     problem_of,
-    torch_matmul,
+    torch_mm,
     why_torch,
 )
 from autoswizzle.problem import ALIGNMENT, GemmProblem
@@ -37,8 +38,6 @@ except ImportError:  # a build without CUDA
 
 
 PASS_US = 2.0  # an elementwise kernel's device time however small it is, H200, of its order
-
-Output: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]  # extents, strides, dtype
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +65,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         config = self.config
-        self.reorders_sums = config is not None and (config.split_k > 1 or config.stream_k)
+        self.reorders_sums = config is not None and dispatch.reorders_sums(config)
 
 
 WITH_TORCH = Plan()
@@ -158,9 +157,7 @@ def _new_plan(
         )
     if not all(map(is_regular, matrices)):
         return WITH_TORCH
-    decision = decide(problem, gpu)
-    if decision.source == "miss":
-        decision = _on_miss(decision, problem, gpu, device)
+    decision = settled(problem, gpu, device)
     if decision.uses_torch:
         return WITH_TORCH
     pays = pays_a_pass(decision, problem, gpu)
@@ -180,7 +177,11 @@ def pays_a_pass(decision: Decision, problem: GemmProblem, gpu: Gpu) -> bool:
     return entry.torch_us - entry.time_us > PASS_US + moved / gpu.dram_gbs / 1e3
 
 
-def _on_miss(decision: Decision, problem: GemmProblem, gpu: Gpu, device: int) -> Decision:
+def settled(problem: GemmProblem, gpu: Gpu, device: int) -> Decision:
+    """What runs problem once an untuned one got what the policy has for it; raises CacheError."""
+    decision = decide(problem, gpu)
+    if decision.source != "miss":
+        return decision
     policy = dispatcher().settings.on_miss
     if policy == "error":
         near = dispatcher().near_miss(problem, gpu)
@@ -206,14 +207,19 @@ def _tune(problem: GemmProblem, device: int) -> None:
         _log.warning("tuning %s: %s", problem, failure)
 
 
-def product(plan: Plan, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """A (m, k) @ b (k, n) on the kernel of their plan; not differentiable."""
-    m, n = a.shape[0], b.shape[1]
-    result = started(plan, ((m, n), (n, 1), a.dtype), a.data_ptr(), b.data_ptr())
+def product(plan: Plan, a: torch.Tensor, b: torch.Tensor, output: Output) -> torch.Tensor:
+    """A (m, k) @ b (k, n) on the kernel of their plan, in the extents (..., n) of output.
+
+    Not differentiable, and no view, as torch.matmul's result is none.
+    """
+    result = started(plan, output, a.data_ptr(), b.data_ptr())
     if result is not None:
         return result
-    out = a.new_empty((m, n))
-    return out if launch(plan, a, b, out) else torch_matmul(a, b)
+    result = a.new_empty(output[0])
+    rows = result if result.dim() == 2 else result.view(-1, b.shape[1])
+    if not launch(plan, a, b, rows):
+        torch_mm(a, b, out=rows)
+    return result
 
 
 def started(plan: Plan, output: Output, at_a: int, at_b: int) -> torch.Tensor | None:

@@ -17,7 +17,7 @@ from torch._C._dynamo import guards
 from torch.autograd import forward_ad
 
 from autoswizzle.dispatch import dispatcher, remember
-from autoswizzle.operands import PLAIN, autocast_dtype, fp32_precision, transformed
+from autoswizzle.operands import PLAIN, autocast_dtype, fp32_precision, output_of, transformed
 from autoswizzle.problem import ALIGNMENT
 
 _guard: Any = getattr(guards, "TensorGuards", None)  # without it, every call goes the long way
@@ -30,7 +30,7 @@ class Known:
     """Operands that a guard knows again, and their plan if aligned is true of their addresses.
 
     precision: of fp32 operands, that of the plan. tracked: one of them requires gradients.
-    output: extents, strides and dtype of the product, if it has a kernel.
+    output: what the product is, if it has a kernel.
     """
 
     __slots__ = ("output", "passes", "plan", "precision", "tracked")
@@ -41,9 +41,7 @@ class Known:
         self.plan = plan
         self.precision = fp32_precision() if a.dtype is torch.float32 else None
         self.tracked = a.requires_grad or b.requires_grad
-        columns = 0 if plan.problem is None else plan.problem.n
-        product = torch.empty((*a.shape[:-1], columns), device="meta")
-        self.output = tuple(product.shape), product.stride(), a.dtype
+        self.output = output_of(a, 0 if plan.problem is None else plan.problem.n)
 
 
 def recall(kind: str, a: torch.Tensor, b: torch.Tensor) -> Known | None:

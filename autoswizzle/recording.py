@@ -38,9 +38,10 @@ def record_shapes(path: str | os.PathLike[str] | None = None) -> Iterator[Counte
     """Count every GEMM of this thread's torch calls, those of their backward passes included.
 
     Yields the counts, by problem (layout, precision and alignment as the operands have them), of
-    products on any device in float16, bfloat16 or float32, tensor subclasses left out. path: a JSON
-    Lines file they are written to at the end, most frequent first, also when the block raised;
-    `autoswizzle tune --from-record` reads it. What torch.compile compiled runs eagerly meanwhile.
+    products on any device in float16, bfloat16 or float32; tensor subclasses and the insides of
+    higher-order operators (torch.cond, flex_attention) are left out. path: a JSON Lines file they
+    are written to at the end, most frequent first, also when the block raised; `autoswizzle tune
+    --from-record` reads it. What torch.compile compiled runs eagerly meanwhile.
     Raises ArgumentError for what names no file, CacheError when path's folder can't be written.
     """
     file = None if path is None else as_path(path).absolute()  # the block may change the folder
@@ -61,6 +62,8 @@ def record_shapes(path: str | os.PathLike[str] | None = None) -> Iterator[Counte
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees the operators that matmul, @, linear, einsum and the rest come down to."""
 
+    supports_higher_order_operators = True  # it lets them pass: torch.cond, flex_attention
+
     def __init__(self, counts: Counter[GemmProblem]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._counts = counts
@@ -73,7 +76,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401
-        first = _FACTORS.get(func.overloadpacket)
+        packet: Any = getattr(func, "overloadpacket", None)  # a higher-order operator has none
+        first = _FACTORS.get(packet)
         if first is not None:
             problem = _problem(*args[first : first + 2])
             if problem is not None:
@@ -87,7 +91,7 @@ def _problem(a: torch.Tensor, b: torch.Tensor) -> GemmProblem | None:
         return None
     if a.dtype not in DTYPES or a.dtype is not b.dtype or a.numel() == 0 or b.numel() == 0:
         return None
-    if a.layout is not torch.strided or b.layout is not torch.strided:
+    if a.layout is not torch.strided or b.layout is not torch.strided or a.is_nested or b.is_nested:
         return None
     if a.dim() == 2:
         return problem_of(a, b)

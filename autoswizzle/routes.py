@@ -5,7 +5,6 @@ from typing import Any, TypeAlias
 
 import torch
 
-from autoswizzle import graph
 from autoswizzle.layers import linear_or
 from autoswizzle.operands import PLAIN
 from autoswizzle.ops import product_or
@@ -19,7 +18,7 @@ Route: TypeAlias = Callable[[Original, Args, Kwargs], torch.Tensor]
 def matmul(theirs: Original, args: Args, kwargs: Kwargs) -> torch.Tensor:
     """A call of torch.matmul or @."""
     operands, out = _operands(("input", "other"), args, kwargs)
-    if len(operands) != 2 or (torch.compiler.is_dynamo_compiling() and not _plain(operands)):
+    if len(operands) != 2:
         return theirs(*args, **kwargs)
     return product_or(theirs, *operands, out)
 
@@ -50,8 +49,6 @@ def addmm(theirs: Original, args: Args, kwargs: Kwargs) -> torch.Tensor:
     bias, a, b = operands
     if bias.dim() != 1 or not _dims(2, (a, b)):
         return theirs(*args, **kwargs)
-    if torch.compiler.is_dynamo_compiling():
-        return graph.linear(a, b.t(), bias)
     return linear_or(lambda x, weight, bias: theirs(bias, x, weight.t()), a, b.t(), bias)
 
 
@@ -60,10 +57,6 @@ def linear(theirs: Original, args: Args, kwargs: Kwargs) -> torch.Tensor:
     operands, out = _operands(("input", "weight", "bias"), args, kwargs)
     if len(operands) not in (2, 3) or out is not None:
         return theirs(*args, **kwargs)
-    if torch.compiler.is_dynamo_compiling():
-        biased = len(operands) == 3 and operands[2] is not None
-        if not _plain(operands if biased else operands[:2]):
-            return theirs(*args, **kwargs)
     return linear_or(theirs, *operands)
 
 

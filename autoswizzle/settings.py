@@ -41,8 +41,8 @@ class Settings:
         if disable not in FLAGS:
             raise SettingsError(f"AUTOSWIZZLE_DISABLE must be 0 or 1, got {disable!r}")
         return cls(
-            cache_dir=Path(folder) if folder else platformdirs.user_cache_path("autoswizzle"),
-            cache_path=tuple(Path(path) for path in paths if path),
+            cache_dir=_place(folder) if folder else platformdirs.user_cache_path("autoswizzle"),
+            cache_path=tuple(_place(path) for path in paths if path),
             on_miss=_choice(env, "AUTOSWIZZLE_ON_MISS", ON_MISS, "nearest"),
             disabled=FLAGS[disable],
             log_level=_choice(env, "AUTOSWIZZLE_LOG", LOG_LEVELS, "warning"),
@@ -53,6 +53,14 @@ class Settings:
 def settings() -> Settings:
     """The settings of this process, read from the environment at the first call."""
     return Settings.from_env(os.environ)
+
+
+def _place(path: str) -> Path:
+    """The path as it stands now: the program may change its folder."""
+    try:
+        return Path(path).absolute()
+    except OSError:  # the present folder is gone
+        return Path(path)
 
 
 def _choice(env: Mapping[str, str], name: str, legal: tuple[str, ...], default: str) -> str:

@@ -288,6 +288,20 @@ def test_explain_says_why_torch(fake_gpu, a, b, words):
     assert words in str(decision)
 
 
+def test_explain_knows_deterministic_mode(fake_gpu, monkeypatch):
+    split = GemmConfig(split_k=2)
+    decision = dispatch.Decision(PROBLEM, split, "cache", "a test")
+    monkeypatch.setattr(dispatch.Dispatcher, "_decide", lambda *_: decision)
+    torch.use_deterministic_algorithms(True)
+    try:
+        found = explain(PROBLEM, gpu="H200")
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert found.uses_torch
+    assert "use_deterministic_algorithms is on, and pointer 128x128x" in found.reason
+    assert explain(PROBLEM, gpu="H200").config == split
+
+
 def test_cpu_tensors_are_torchs():
     assert "CUDA" in explain(torch.ones(2, 2), torch.ones(2, 2)).reason
 
@@ -313,6 +327,16 @@ def test_export_and_load(fake_gpu, tmp_path, entry_for):
     assert load_cache(str(tmp_path / "one.json")) == 1
     with pytest.raises(CacheError, match="none"):
         load_cache(tmp_path / "none")
+
+
+def test_a_loaded_file_is_where_it_was_when_the_folder_changes(
+    fake_gpu, tmp_path, entry_for, h200, monkeypatch
+):
+    export_entries(tmp_path / "one.json", [entry_for(PROBLEM)])
+    monkeypatch.chdir(tmp_path)
+    assert load_cache("one.json") == 1
+    monkeypatch.chdir("/")
+    assert decide(PROBLEM, h200).source == "cache"
 
 
 def test_check_config_names_the_field(h200):

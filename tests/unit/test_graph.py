@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.nn import functional
 
 import autoswizzle
 from autoswizzle import plans
@@ -189,6 +190,51 @@ def test_autocast_inside_a_graph(graphs):
             return matmul(a, b)
 
     assert compiled(f, graphs)(ints(4, 16), ints(16, 8)).dtype == torch.bfloat16
+
+
+class Doubled(torch.Tensor):
+    """Doubles its products."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        return doubled(func, super().__torch_function__(func, types, args, kwargs))
+
+
+class Doubling(torch.overrides.TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return doubled(func, func(*args, **(kwargs or {})))
+
+
+def doubled(func, result):
+    return 2 * result if func in (torch.matmul, functional.linear) else result
+
+
+PRODUCTS = {
+    "matmul": lambda a, b, bias: autoswizzle.matmul(a, b),
+    "linear": lambda a, b, bias: autoswizzle.linear(a, b.t()),
+    "biased linear": lambda a, b, bias: autoswizzle.linear(a, b.t(), bias),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize("who", ["a", "b", "bias", "mode"])
+def test_who_overrides_torchs_functions_does_so_in_a_graph(tuned, graphs, name, who):
+    call, given = PRODUCTS[name], {"a": ints(4, 16), "b": ints(16, 8), "bias": ints(8)}
+    plain = call(**given)
+    if who == "mode":  # which would see the operators of a graph run eagerly as well
+        with Doubling():
+            result = compiled(lambda t: call(**t), graphs)(given)
+    else:
+        given[who] = given[who].as_subclass(Doubled)
+        result = compiled(lambda t: call(**t), "eager")(given)
+    used = who != "bias" or name == "biased linear"
+    assert torch.equal(result.as_subclass(torch.Tensor), 2 * plain if used else plain)
+
+
+def test_a_default_device_keeps_our_operator_in_a_graph(tuned, graphs):
+    with torch.device("cpu"):
+        compiled(matmul, graphs)(ints(4, 16), ints(16, 8))
+    assert graphs.operators == [["autoswizzle.mm.default"]]
 
 
 @pytest.mark.parametrize("transform", ["vmap", "grad", "jvp"])

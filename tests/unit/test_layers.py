@@ -108,6 +108,20 @@ def test_other_arguments_fail_as_torchs_do(bad):
     assert ours[0] is theirs[0] is TypeError
 
 
+def test_a_foreign_operand_gets_the_call_as_torch_would_make_it():
+    class Foreign:
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            return func, len(args), kwargs
+
+    for args in (
+        (Foreign(), ints(4, 4)),
+        (ints(4, 4), Foreign()),
+        (Foreign(), ints(4, 4), ints(4)),
+    ):
+        assert linear(*args) == functional.linear(*args)
+
+
 def test_the_weight_is_read_as_it_is_stored(tuned):
     weight = torch.nn.Parameter(ints(8, 16))
     with torch.no_grad():

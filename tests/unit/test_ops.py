@@ -6,6 +6,7 @@ fake_gpu makes CPU tensors count as a GPU's; `tuned` puts an entry, so that they
 import copy
 import time
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -710,6 +711,24 @@ def test_no_grad_and_inference_mode(tuned):
     assert len(tuned.calls) >= 2
 
 
+@pytest.mark.parametrize(
+    ("lead", "way"),
+    [((), "kernel"), ((), "fallback"), ((2, 3), "kernel"), ((2, 3), "fallback"), ((2, 3), "graph")],
+)
+def test_a_result_is_no_view(tuned, monkeypatch, lead, way):
+    call = torch.compile(matmul, backend="aot_eager") if way == "graph" else matmul
+    if way == "fallback":
+        monkeypatch.setattr(plans, "launch", lambda *args: False)
+    a, b, scale = ints(*lead, 16), ints(16, 8), ints(8).requires_grad_()
+    with torch.no_grad():
+        result = call(a, b)
+    assert torch.equal(result.mul_(scale), a @ b * scale)  # a view made in no_grad would refuse
+    for _ in range(2):
+        result = call(a.requires_grad_(), b)
+        assert not result._is_view()
+        assert torch.equal(result.detach_(), a @ b)
+
+
 def test_checkpointing(tuned):
     a, b = ints(4, 16).requires_grad_(), ints(16, 8).requires_grad_()
     torch.utils.checkpoint.checkpoint(matmul, a, b, use_reentrant=False).sum().backward()
@@ -866,6 +885,33 @@ def test_prepare_loads_what_a_capture_then_runs(fake_gpu, monkeypatch, entry_for
         a, b = scratch_operands(problem, real("cpu"))
         matmul(ints(*a.shape).as_strided(a.shape, a.stride()), b.zero_())
     assert len(fake_gpu.calls) == 8
+
+
+def test_autocast_does_not_keep_prepare_from_loading(tuned, monkeypatch):
+    real = torch.device
+    monkeypatch.setattr(torch, "device", lambda *args: real("cpu"))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        prepare(["4x8x16:fp16:nn"], device=0)
+    assert tuned.problems == ["4x8x16:fp16:nn"]
+
+
+def test_prepare_does_with_a_miss_what_the_policy_says(fake_gpu, entry_for, monkeypatch):
+    real = torch.device
+    monkeypatch.setattr(torch, "device", lambda *args: real("cpu"))
+
+    def tune(problems, **options):
+        entry = entry_for(problems[0], config=SMALL)
+        dispatcher().store.put(entry)
+        return tuning.TuneReport((tuning.TuneResult(problems[0], entry),))
+
+    monkeypatch.setattr(tuning, "tune", tune)
+    monkeypatch.setenv("AUTOSWIZZLE_ON_MISS", "tune")
+    assert [d.config for d in prepare(["4x8x16:fp16:nn", "2x4x8x16:fp16:nn"], 0)] == [SMALL, TORCH]
+    assert fake_gpu.problems == ["4x8x16:fp16:nn"]
+    policy = replace(dispatcher().settings, on_miss="error")
+    monkeypatch.setattr(dispatcher(), "settings", policy)
+    with pytest.raises(CacheError, match="no tuned entry for 4x8x32:fp16:nn"):
+        prepare(["4x8x32:fp16:nn"], 0)
 
 
 def test_what_was_prepared_serves_folded_batches_in_a_capture(tuned, monkeypatch):

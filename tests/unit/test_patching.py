@@ -5,12 +5,16 @@ the stand-in for the kernels.
 """
 
 import copy
+import functools
+import gc
 import inspect
 import io
 import pickle
 import subprocess
 import sys
 import threading
+import weakref
+from types import MethodType
 
 import pytest
 import torch
@@ -303,6 +307,17 @@ def test_a_failing_forward_ends_its_scope(tuned):
         assert routed(tuned, CALLS["@"])[1] == 0
 
 
+def test_a_handle_keeps_no_model_once_undone():
+    model = Attention()
+    gone = weakref.ref(model)
+    with patch(model) as handle:
+        del model
+        assert gone() is not None
+    gc.collect()
+    assert gone() is None
+    handle.undo()
+
+
 def test_the_module_is_as_it_was():
     model = Attention()
     keys, members = list(model.state_dict()), [dict(vars(m)) for m in model.modules()]
@@ -323,6 +338,89 @@ def test_a_forward_of_its_own_comes_back(tuned):
     assert routed(tuned, lambda: model(A))[1] == 1
     second.undo()
     assert model.forward is own
+
+
+class Static(torch.nn.Module):
+    @staticmethod
+    def forward(x):
+        return x @ B
+
+
+class OfClass(torch.nn.Module):
+    @classmethod
+    def forward(cls, x):
+        return x @ B
+
+
+class Builtin(torch.nn.Module):
+    forward = torch.sum
+
+
+class Partial(torch.nn.Module):
+    def scaled(self, x, by):
+        return by * (x @ B)
+
+    forward = functools.partialmethod(scaled, by=2)
+
+
+class Property(torch.nn.Module):
+    @property
+    def forward(self):
+        return lambda x: x @ B
+
+
+@pytest.mark.parametrize("kind", [Static, OfClass, Builtin, Partial, Property])
+def test_a_forward_that_is_no_plain_method(kind):
+    model = kind()
+    expected, signature = (
+        model(A),
+        str(inspect.signature(model.forward)) if kind is not Builtin else "",
+    )
+    for _ in range(2):
+        with patch(model):
+            assert torch.equal(model(A), expected)
+            assert torch.equal(copy.deepcopy(model)(A), expected)
+            assert kind is Builtin or str(inspect.signature(model.forward)) == signature
+        assert vars(model).get("forward") is None
+
+
+def test_a_forward_of_its_own_keeps_signature_and_copies():
+    model = Attention()
+    model.forward = MethodType(lambda self, x, mask=None: x @ self.out, model)
+    signature = inspect.signature(model.forward)
+    with patch(model):
+        assert inspect.signature(model.forward) == signature
+        other = copy.deepcopy(model)
+        with torch.no_grad():
+            other.out.zero_()
+        assert not other(A).any()
+        assert model(A).any()
+
+
+def test_a_class_whose_forward_changes(tuned):
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return x
+
+    model = Model()
+    with patch(model):
+        assert model(A) is A
+        Model.forward = lambda self, x: x @ B
+        assert routed(tuned, lambda: model(A))[1] == 1
+    Model.forward = lambda self, x: x @ B + 1
+    with patch(model):
+        assert torch.equal(model(A), A @ B + 1)
+
+
+def test_replicas_of_data_parallel_are_their_own_modules(tuned):
+    model = torch.nn.Linear(16, 8)
+    with patch(model):
+        replica = model._replicate_for_data_parallel()
+        replica.weight, replica.bias = torch.zeros(8, 16), torch.ones(8)
+        result, calls = routed(tuned, lambda: replica(A))
+    assert torch.equal(result, torch.ones(4, 8))
+    assert calls == 1
+    assert "_replicate_for_data_parallel" not in vars(model)
 
 
 @pytest.mark.parametrize("how", ["deepcopy", "pickle"])
@@ -381,6 +479,18 @@ def test_multi_head_attention_is_routed_inside(tuned):
         result, calls = routed(tuned, lambda: layer(x, x, x)[0])
     torch.testing.assert_close(result, expected)
     assert calls >= 2
+
+
+def every_product(x):
+    square, batch = torch.mm(x, x.t()), x.t()[None]
+    added = torch.addmm(square, x, x.t()) + square @ square
+    return torch.matmul(added, functional.linear(square, square)) + torch.bmm(x[None], batch)[0]
+
+
+def test_scripting_under_a_global_patch_is_torchs():
+    with patch():
+        scripted = torch.jit.script(every_product)
+    assert torch.equal(scripted(A), every_product(A))
 
 
 def test_scripted_parts_are_left_alone():

@@ -6,6 +6,7 @@ import threading
 import pytest
 import torch
 from torch.nn import functional
+from torch.nn.attention.flex_attention import flex_attention
 
 from autoswizzle.cli.worklist import read_problems, read_record
 from autoswizzle.errors import ArgumentError, CacheError
@@ -17,6 +18,10 @@ from autoswizzle.recording import record_shapes
 
 def bf16(*shape):
     return torch.randn(*shape).bfloat16()
+
+
+def nested(count, extent):
+    return torch.nested.nested_tensor([bf16(extent, extent)] * count)
 
 
 def recorded(call):
@@ -71,6 +76,9 @@ def test_each_call_is_one_problem(name):
         lambda: bf16(4) @ bf16(4),
         lambda: bf16(4, 4) * bf16(4, 4),
         lambda: torch.eye(4).to_sparse() @ torch.eye(4),
+        lambda: torch.bmm(nested(2, 4), nested(2, 4)),
+        lambda: torch.cond(torch.tensor(True), lambda a: a @ a, torch.neg, (bf16(4, 4),)),
+        lambda: flex_attention(*(torch.ones(1, 2, 16, 8) for _ in range(3))),
     ],
 )
 def test_what_is_no_problem_is_left_out(call):

@@ -26,6 +26,22 @@ def test_every_variable() -> None:
     assert Settings.from_env(env) == expected
 
 
+def test_a_relative_place_stays_where_it_was(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = Settings.from_env(
+        {"AUTOSWIZZLE_CACHE_DIR": "one", "AUTOSWIZZLE_CACHE_PATH": "two.json"}
+    )
+    assert (found.cache_dir, found.cache_path) == (tmp_path / "one", (tmp_path / "two.json",))
+
+
+def test_a_relative_place_in_a_folder_that_is_gone(monkeypatch) -> None:
+    def gone() -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(os, "getcwd", gone)
+    assert Settings.from_env({"AUTOSWIZZLE_CACHE_DIR": "one"}).cache_dir == Path("one")
+
+
 @pytest.mark.parametrize(
     ("name", "value", "legal"),
     [
