@@ -55,7 +55,7 @@ def fails(capsys, args, code=2):
         (["order", "row", "2", "2", "--wave", "2"], ["--wave must go with --plot"]),
         (["order", "Row", "2", "2"], ["order must be one of row", "'Row'"]),
         (["smem", "256"], ["layout must be one of none", "'256'"]),
-        (["rank", "4x4x4", "--gpu", "H200", "--l2-mb", "1e7"], ["in 2^-20..2^20 MiB, got 10000000.0"]),
+        (["rank", "4x4x4", "--gpu", "H200", "--l2-mb", "1e7"], ["in 2^-20..2^20 MiB, got 1000"]),
         (["rank", "4x4x4", "--gpu", "H200", "--l2-mb", "1e-9"], ["in 2^-20..2^20 MiB, got 1e-09"]),
         (["rank", "9x4x4x4", "--gpu", "H200"], ["is legal on H200: batch must be 1, got 9"]),
         (["smem", "128", "--traffic", "8x8x8"], ["layout must go without --traffic"]),
