@@ -141,15 +141,23 @@ class Gpu:
                 raise HardwareError(f"{field} must be greater than 0, got {value!r}")
 
     def with_overrides(self, num_sms: int | None = None, l2_mb: float | None = None) -> "Gpu":
-        """The same GPU with the SM count or effective L2 capacity (MiB) the caller states."""
+        """The same GPU with the SM count or effective L2 capacity (MiB) the caller states.
+
+        What its SMs compute and draw from the L2 goes with their number; DRAM stays as it is.
+        Raises HardwareError.
+        """
         changed = self
         if num_sms is not None:
             if type(num_sms) is not int or num_sms < 1:
                 raise HardwareError(f"num_sms must be an integer of at least 1, got {num_sms!r}")
-            changed = replace(changed, num_sms=num_sms)
+            scale = num_sms / self.num_sms
+            kept_up = self.measured and replace(self.measured, l2_gbs=scale * self.measured.l2_gbs)
+            changed = replace(
+                changed, num_sms=num_sms, rates=_scaled(self.rates, scale), measured=kept_up
+            )
         if l2_mb is not None:
-            if not 0 < l2_mb < 1e6:
-                raise HardwareError(f"l2_mb must be a number of MiB above 0, got {l2_mb!r}")
+            if not 1 / MIB <= l2_mb <= MIB:
+                raise HardwareError(f"l2_mb must be in 2^-20..2^20 MiB, got {l2_mb!r}")
             changed = replace(changed, l2_effective_bytes=int(l2_mb * MIB))
         return changed
 

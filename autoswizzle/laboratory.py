@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from autoswizzle.search.workers import AheadOfNeed, Worker
 
 COMPILE_S = 120.0  # limit of one compilation
-RANK_S = 120.0  # limit of ranking one problem
+RANK_S = 600.0  # limit of ranking one problem: minutes for a million tiles
 COMPILERS = max(1, min(16, (os.cpu_count() or 2) - 1))  # processes; each imports torch: about 1 GB
 MEMO = "compiled"  # in the cache folder: resources of what was compiled once
 

@@ -81,7 +81,7 @@ def tune(
     from autoswizzle.search.crew import Crew
     from autoswizzle.search.effort import find_effort
     from autoswizzle.search.progress import search_bar
-    from autoswizzle.search.storage import quiet_optuna
+    from autoswizzle.search.storage import file_url, quiet_optuna
 
     budget = find_effort(effort).with_budget(trials, seconds)
     gpus = [calibrated(detect(number)) for number in numbers] if backend is None else []
@@ -98,7 +98,7 @@ def tune(
                 found[result.problem] = result
             return TuneReport(tuple(found[problem] for problem in wanted))
     if storage is None:
-        storage = f"sqlite:///{settings().cache_dir / STUDIES}"
+        storage = file_url(settings().cache_dir / STUDIES)
     with quiet_optuna(), ExitStack() as opened:
         claims = opened.enter_context(closing(Claims(storage)))
         compilers = opened.enter_context(closing(Compilers()))

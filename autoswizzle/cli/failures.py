@@ -36,12 +36,18 @@ def note(message: object) -> None:
     print(one_line(message), file=sys.stderr)
 
 
+def name_of(param: Any) -> str:  # noqa: ANN401  # click's, see UsageError
+    """The name a user knows a parameter by: --option, or an argument's as the usage shows it."""
+    name = str(param.opts[0])
+    return name if name.startswith("-") else str(param.metavar or name).lower()
+
+
 def usage_message(error: Exception, args: Sequence[str]) -> str:
     """A UsageError as one sentence that names the bad text and the legal form."""
     usage: Any = error
     message, context = usage.format_message().rstrip("."), usage.ctx
     if type(error) is typer.BadParameter:
-        name = usage.param.opts[0]
+        name = name_of(usage.param)
         message = usage.message.removeprefix(f"{name.lstrip('-')} ")
         return f"{name} {message}" if message.startswith("must ") else f"{name}: {message}"
     if context is None:  # an option without its value; the message names it

@@ -10,6 +10,7 @@ import typer
 
 from autoswizzle.calibration import calibrated
 from autoswizzle.cli.failures import note
+from autoswizzle.config import GROUPED_SWIZZLES
 from autoswizzle.errors import ArgumentError, UnavailableError
 from autoswizzle.hardware import CATALOGUE, MIB, Gpu, detect, find_gpu
 from autoswizzle.problem import TEXT_FORM, GemmProblem
@@ -162,6 +163,14 @@ GroupSize = Annotated[
         help="Tiles a group is high (grouped, serpentine) or wide (grouped_n).",
     ),
 ]
+
+
+def check_group_size(group_size: int | None, swizzle: str) -> None:
+    """Raises ArgumentError for a --group-size that the tile order would not read."""
+    if group_size is not None and swizzle not in GROUPED_SWIZZLES:
+        raise ArgumentError(
+            f"--group-size must go with {', '.join(GROUPED_SWIZZLES)}, got {swizzle}"
+        )
 
 
 def gpu_line(gpu: Gpu) -> str:

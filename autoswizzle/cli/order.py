@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from autoswizzle.cli.options import GroupSize, Json, choice, integer, plot_to
+from autoswizzle.cli.options import GroupSize, Json, check_group_size, choice, integer, plot_to
 from autoswizzle.config import GROUPED_SWIZZLES, SWIZZLES, GemmConfig
 from autoswizzle.errors import ArgumentError
 from autoswizzle.report.tables import grid, print_json
@@ -51,10 +51,7 @@ def order(
 
     if grid_m * grid_n > MAX_CELLS:
         raise ArgumentError(f"the grid must have at most {MAX_CELLS} tiles, got {grid_m}x{grid_n}")
-    if group_size is not None and swizzle not in GROUPED_SWIZZLES:
-        raise ArgumentError(
-            f"--group-size must go with {', '.join(GROUPED_SWIZZLES)}, got {swizzle}"
-        )
+    check_group_size(group_size, swizzle)
     if wave is not None and plot is None:
         raise ArgumentError("--wave must go with --plot")
     group_size = group_size or GemmConfig().group_size

@@ -31,7 +31,7 @@ from autoswizzle.cli.tunables import (
 from autoswizzle.errors import ConfigError
 from autoswizzle.hardware import Gpu
 from autoswizzle.report.tables import byte_size, fields, print_json, table
-from autoswizzle.space import orders
+from autoswizzle.space import default_config, orders, why_illegal
 
 if TYPE_CHECKING:
     from autoswizzle.simulator.ranking import Prediction
@@ -71,7 +71,8 @@ def rank(
     target = chosen_gpu(gpu, num_sms, l2_mb)
     predictions = ranking.rank(problem, target, top=top, model=model)
     if not predictions:
-        raise ConfigError(f"no configuration of {problem} is legal on {target.name}")
+        why = why_illegal(default_config(problem, target), problem, target)
+        raise ConfigError(f"no configuration of {problem} is legal on {target.name}: {why}")
     if plot is not None:
         from autoswizzle.report.plots import plot_terms
 

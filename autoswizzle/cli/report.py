@@ -78,12 +78,13 @@ def _studies(storage: str | None) -> Sequence["Study"]:
     default = settings().cache_dir / STUDIES
     if storage is None and not default.exists():
         return []  # and no search is loaded
+    from autoswizzle.search.storage import file_url
     from autoswizzle.search.studies import read_studies
 
     if storage is not None:
         return read_studies(storage)
     try:
-        return read_studies(f"sqlite:///{default}")
+        return read_studies(file_url(default))
     except TuneError as error:
         _log.warning("ignoring the studies: %s", error)
         return []

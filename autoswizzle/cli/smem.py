@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from autoswizzle.cli.failures import name_of
 from autoswizzle.cli.options import (
     Device,
     Json,
@@ -36,6 +37,12 @@ if TYPE_CHECKING:
 BENCHED = GemmProblem(8192, 8192, 8192, "bf16", "nt")  # the source article's extents
 PICTURE_ROWS = 8  # a swizzle repeats after 8 rows of 128 bytes
 _WORDS = ("accumulator", *INSTRUCTIONS)
+_COLUMNS = {"ldmatrix.x4": 16, "accumulator": 8}  # that a fragment spans
+_READ = {  # the parameters that each way of use reads, beside --json
+    "bench": ("problem", "rep", "device"),
+    "traffic": ("block", "warps", "itemsize"),
+    None: ("kind", "cols", "itemsize", "instruction", "plot"),
+}
 
 Traffic = Annotated[
     Any,
@@ -58,6 +65,7 @@ WarpGrid = Annotated[
 
 
 def smem(
+    context: typer.Context,
     kind: Annotated[
         str | None,
         typer.Argument(
@@ -118,8 +126,7 @@ def smem(
 
     Every shared-memory layout under one instruction, or the bytes a whole GEMM moves. Needs no GPU.
     """
-    if kind is not None and (bench or traffic is not None):
-        raise ArgumentError(f"LAYOUT must go without --bench and --traffic, got {kind!r}")
+    _check_read(context, "bench" if bench else "traffic" if traffic is not None else None)
     if bench:
         from autoswizzle.cli.smem_bench import bench as bench_layouts
 
@@ -128,8 +135,6 @@ def smem(
     if traffic is not None:
         _print_traffic(traffic, block or (128, 128, 64), warps or (2, 2), itemsize, as_json)
         return
-    if block is not None or warps is not None:
-        raise ArgumentError("--block and --warps must go with --traffic")
     layouts = {name: tile_layout(name, cols, itemsize) for name in ([kind] if kind else KINDS)}
     found = {name: _conflicts(layout, instruction) for name, layout in layouts.items()}
     if plot is not None:
@@ -163,6 +168,19 @@ def smem(
         print(picture(layouts[kind], PICTURE_ROWS, cols, step=step, show="atom"))
 
 
+def _check_read(context: typer.Context, use: str | None) -> None:
+    """Raises ArgumentError for a stated parameter that this use would not read."""
+    for param in context.command.params:
+        name = str(param.name)
+        source = context.get_parameter_source(name)
+        if source is None or source.name != "COMMANDLINE" or name in ("as_json", use, *_READ[use]):
+            continue
+        rule = f"without --{use}"
+        if use is None:
+            rule = "with " + next(f"--{other}" for other, read in _READ.items() if name in read)
+        raise ArgumentError(f"{name_of(param)} must go {rule}")
+
+
 def _ways(layout: "TileLayout", instruction: str) -> int | None:
     try:
         return _conflicts(layout, instruction).ways
@@ -171,6 +189,9 @@ def _ways(layout: "TileLayout", instruction: str) -> int | None:
 
 
 def _conflicts(layout: "TileLayout", instruction: str) -> "Conflicts":
+    least = _COLUMNS.get(instruction, 1)
+    if layout.cols < least:
+        raise ArgumentError(f"--cols must be at least {least} for {instruction}, got {layout.cols}")
     if instruction.startswith("ldmatrix") and layout.itemsize != 2:
         raise ArgumentError(f"--itemsize must be 2 for ldmatrix, got {layout.itemsize}")
     if instruction == "accumulator":
@@ -179,7 +200,9 @@ def _conflicts(layout: "TileLayout", instruction: str) -> "Conflicts":
         return bank_conflicts(layout, instruction)
     size = int(instruction.rpartition("b")[2]) // 8
     if size < layout.itemsize:
-        raise ArgumentError(f"--itemsize must be at most {size} for {instruction}")
+        raise ArgumentError(
+            f"--itemsize must be at most {size} for {instruction}, got {layout.itemsize}"
+        )
     return bank_conflicts(layout, instruction, row_lanes(layout.cols, size // layout.itemsize))
 
 

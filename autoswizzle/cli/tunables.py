@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from autoswizzle.cli.options import choice, extents, integer, parsed
+from autoswizzle.cli.options import check_group_size, choice, extents, integer, parsed
 from autoswizzle.config import KERNELS, SWIZZLES, GemmConfig
 from autoswizzle.errors import ArgumentError, ConfigError
 from autoswizzle.hardware import Gpu
@@ -77,14 +77,24 @@ def chosen_config(
     *,
     block: tuple[int, ...] | None,
     assignments: list[tuple[str, Any]],
+    group_size: int | None = None,
     **named: str | int | bool | None,
 ) -> GemmConfig:
-    """The problem's default configuration with the fields the caller stated; ConfigError."""
+    """The problem's default configuration with the fields the caller stated, each once.
+
+    Raises ArgumentError, ConfigError.
+    """
     changes: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
     if block is not None:
         changes |= dict(zip(("block_m", "block_n", "block_k"), block, strict=True))
-    changes |= dict(assignments)
+    if group_size is not None:
+        changes["group_size"] = group_size
+    for name, value in assignments:
+        if name in changes:
+            raise ArgumentError(f"{name} must be given once, got --set {name}={value} too")
+        changes[name] = value
     config = GemmConfig.from_dict({**default_config(problem, gpu).to_dict(), **changes})
+    check_group_size(group_size, config.swizzle)
     if config.kernel == "torch":
         raise ConfigError("kernel must be one of ours, which have a tile order, got 'torch'")
     return config

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,6 +21,7 @@ from autoswizzle.cli.options import (
     present_gpu,
 )
 from autoswizzle.cli.worklist import read_record, work_list
+from autoswizzle.cluster import scheduler_of
 from autoswizzle.errors import ArgumentError
 from autoswizzle.misses import FILE_NAME as MISSES
 from autoswizzle.misses import read_misses
@@ -43,17 +44,41 @@ def _tokens(text: str | None) -> Sequence[int]:
     return tokens
 
 
-def _devices(gpus: str | None, device: int | None) -> list[int]:
+def _backend(text: str) -> str:
+    scheduler_of(text)
+    return text
+
+
+def _numbers(text: str) -> list[int]:
+    """The device numbers that --gpus names, each once; none for all."""
+    if text == "all":
+        return []
+    words = text.split(",")
+    if not all(map(is_extent, words)):
+        raise ArgumentError(f"must be all or numbers like 0,1, got {text!r}")
+    return list(dict.fromkeys(map(int, words)))
+
+
+Gpus = Annotated[
+    Any,
+    typer.Option(
+        "--gpus",
+        parser=parsed(_numbers),
+        metavar="all|N,N...",
+        help="Instead of --device: share the problems among these.",
+        show_default=False,
+    ),
+]
+
+
+def _devices(gpus: list[int] | None, device: int | None) -> list[int]:
     """The CUDA devices to use, each present; raises as present_gpu."""
-    if gpus == "all":
+    if gpus == []:
         present_gpu(0)
         import torch
 
         return list(range(torch.cuda.device_count()))
-    words = [str(device or 0)] if gpus is None else gpus.split(",")
-    if not all(word.isascii() and word.isdigit() and len(word) < 10 for word in words):
-        raise ArgumentError(f"--gpus must be all or numbers like 0,1, got {gpus!r}")
-    numbers = list(dict.fromkeys(map(int, words)))
+    numbers = gpus or [device or 0]
     for number in numbers:
         present_gpu(number)
     return numbers
@@ -142,19 +167,12 @@ def tune(
             help="CUDA device, counted among those visible. Default: 0.",
         ),
     ] = None,
-    gpus: Annotated[
-        str | None,
-        typer.Option(
-            "--gpus",
-            metavar="all|N,N...",
-            help="Instead of --device: share the problems among these.",
-            show_default=False,
-        ),
-    ] = None,
+    gpus: Gpus = None,
     backend: Annotated[
         str | None,
         typer.Option(
             "--backend",
+            parser=parsed(_backend),
             metavar="dask://HOST:PORT",
             help="Instead of here: on the workers of this Dask scheduler, each on its own GPUs.",
         ),
@@ -179,6 +197,10 @@ def tune(
     Searches each PROBLEM on this machine's GPU, keeps it before the next starts, and skips what is
     tuned, here or by another process on the same --storage. Interrupted, it keeps what it measured.
     """
+    where = {"--device": device, "--gpus": gpus, "--backend": backend}
+    given = [name for name, value in where.items() if value is not None]
+    if len(given) > 1:
+        raise ArgumentError(f"{given[0]} must go without {given[1]}, got both")
     more = read_misses(settings().cache_dir / MISSES) if from_misses else []
     for path in from_record or []:
         more += read_record(path)
@@ -195,10 +217,7 @@ def tune(
         return
     if out is not None:
         check_cache_file(out)
-    if backend is None:
-        devices: list[int] | None = _devices(gpus, device)
-    else:
-        devices = None if gpus is None and device is None else []  # refused, whichever they are
+    devices = _devices(gpus, device) if backend is None else None
     if out is not None:
         check_writable(out.absolute().parent)
     from autoswizzle.tuning import tune as tune_problems

@@ -132,6 +132,9 @@ def _json_lines(text: str) -> Iterator[tuple[int, str]]:
 def _csv_rows(text: str) -> Iterator[tuple[int, Mapping[str, str]]]:
     reader = csv.DictReader(io.StringIO(text, newline=""))
     try:
+        columns = reader.fieldnames or ()
+        if len(set(columns)) < len(columns):
+            raise ProblemError(f"columns must have different names, got {', '.join(columns)}")
         for row in reader:
             yield reader.line_num, row
     except csv.Error as error:

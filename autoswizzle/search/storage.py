@@ -26,13 +26,19 @@ _MADE_MEANWHILE = ("already exists", "UNIQUE constraint failed", "duplicate key"
 _log = logging.getLogger(__name__)
 
 
+def file_url(path: Path | str, **query: str) -> str:
+    """The URL of an SQLite file, whatever characters are in its name."""
+    url = sqlalchemy.URL.create("sqlite", database=str(path), query=query)
+    return url.render_as_string(hide_password=False)
+
+
 def open_storage(url: str) -> optuna.storages.RDBStorage:
     """The storage of a URL, with heartbeats.
 
     A damaged SQLite file is kept aside, with a warning, and a new one started with the trials that
     can still be read.
     """
-    path = Path(url.partition(":///")[2])
+    path = Path(sqlalchemy.make_url(url).database or "")
     engine: dict[str, Any] = {}
     wrong = None
     if url.startswith("sqlite"):

@@ -19,7 +19,7 @@ from autoswizzle.search.finals import Final
 from autoswizzle.search.history import Failure, Record, measured, record_of
 from autoswizzle.search.measure import Measurement
 from autoswizzle.search.statistics import checked
-from autoswizzle.search.storage import quiet_optuna, storage_errors, without_password
+from autoswizzle.search.storage import file_url, quiet_optuna, storage_errors, without_password
 from autoswizzle.search.study import predicted_rank_correlation
 
 _log = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ def read_studies(url: str) -> list[Study]:
             if not named.database or not Path(named.database).exists():
                 return []
             file = quote(str(Path(named.database).absolute()))
-            readable = f"sqlite:///file:{file}?mode=ro&uri=true"
+            readable = file_url(f"file:{file}", mode="ro", uri="true")
         try:
             storage = optuna.storages.RDBStorage(readable, skip_table_creation=True)
         except RuntimeError as error:  # of another version of Optuna

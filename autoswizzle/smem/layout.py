@@ -8,7 +8,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from autoswizzle.errors import ArgumentError, check_choice
-from autoswizzle.smem.swizzle import NO_SWIZZLE, Ints, Swizzle, integer, integers
+from autoswizzle.smem.swizzle import (
+    MAX_BIT,
+    NO_SWIZZLE,
+    Ints,
+    Swizzle,
+    check_itemsize,
+    integer,
+    integers,
+)
 
 Layout = Callable[[Any, Any], Any]  # (rows, cols) of elements -> byte offsets, on int64 arrays
 
@@ -16,6 +24,7 @@ KINDS = ("none", "32", "64", "128", "padded")
 ATOM_BYTES = 16  # what a swizzle moves as one piece, and one row of an ldmatrix matrix
 LINE_BYTES = 128  # 32 banks of 4 bytes
 MAX_CELLS = 1 << 22  # of a picture
+MAX_ROW_BYTES = 1 << 31  # far beyond any shared memory; keeps offsets within int64
 _VIEWS = ("bank", "atom", "offset")
 
 
@@ -32,8 +41,14 @@ class TileLayout:
     padding: int = 0
 
     def __post_init__(self) -> None:
-        _check_elements(self.cols, self.itemsize)
-        integer("padding", self.padding, least=0)
+        object.__setattr__(self, "cols", _elements("cols", self.cols, self.itemsize))
+        object.__setattr__(self, "padding", integer("padding", self.padding, least=0))
+        if self.row_bytes > MAX_ROW_BYTES:
+            raise ArgumentError(
+                f"cols x itemsize + padding must be at most {MAX_ROW_BYTES}, got {self.row_bytes}"
+            )
+        if not isinstance(self.swizzle, Swizzle):
+            raise ArgumentError(f"swizzle must be a Swizzle, got {self.swizzle!r:.80}")
 
     @property
     def row_bytes(self) -> int:
@@ -42,8 +57,10 @@ class TileLayout:
 
     def __call__(self, row: ArrayLike, col: ArrayLike) -> Ints:
         """Byte offsets (int64) of elements (row, col), which broadcast together."""
-        offset = integers("row", row) * self.row_bytes + integers("col", col) * self.itemsize
-        return self.swizzle(np.asarray(offset))
+        rows = integers("row", row, (1 << MAX_BIT) // self.row_bytes - 1)
+        cols = integers("col", col, self.cols - 1)
+        _check_shapes(rows, cols)
+        return self.swizzle(np.asarray(rows * self.row_bytes + cols * self.itemsize))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +75,17 @@ class PanelLayout:
     itemsize: int = 2
 
     def __post_init__(self) -> None:
-        _check_elements(self.rows, self.itemsize)
-        if self.swizzle_bytes not in (32, 64, 128):
+        object.__setattr__(self, "rows", _elements("rows", self.rows, self.itemsize))
+        if type(self.swizzle_bytes) is not int or self.swizzle_bytes not in (32, 64, 128):
             raise ArgumentError(f"swizzle_bytes must be 32, 64 or 128, got {self.swizzle_bytes!r}")
 
     def __call__(self, row: ArrayLike, col: ArrayLike) -> Ints:
         """Byte offsets (int64) of elements (row, col), which broadcast together."""
-        panel, within = np.divmod(integers("col", col) * self.itemsize, self.swizzle_bytes)
-        offset = (panel * self.rows + integers("row", row)) * self.swizzle_bytes + within
+        rows = integers("row", row, self.rows - 1)
+        cols = integers("col", col, MAX_ROW_BYTES // self.itemsize - 1)
+        _check_shapes(rows, cols)
+        panel, within = np.divmod(cols * self.itemsize, self.swizzle_bytes)
+        offset = (panel * self.rows + rows) * self.swizzle_bytes + within
         return Swizzle(_log2(self.swizzle_bytes // ATOM_BYTES), 4, 3)(np.asarray(offset))
 
 
@@ -78,7 +98,7 @@ def tile_layout(kind: str, cols: int, itemsize: int = 2) -> TileLayout:
     row is not a power-of-two number of atoms.
     """
     check_choice("kind", kind, KINDS)
-    _check_elements(cols, itemsize)
+    cols = _elements("cols", cols, itemsize)
     atoms, rest = divmod(cols * itemsize, ATOM_BYTES)
     if rest or not _is_power_of_two(atoms):
         raise ArgumentError(
@@ -102,12 +122,13 @@ def picture(
     check_choice("show", show, _VIEWS)
     if not callable(layout):
         raise ArgumentError(f"layout must be a function of (rows, cols), got {layout!r:.80}")
-    row_labels = np.arange(0, integer("rows", rows, 1), integer("row_step", row_step, 1))
-    col_labels = np.arange(0, integer("cols", cols, 1), integer("step", step, 1))
-    if len(row_labels) * len(col_labels) > MAX_CELLS:
+    down = range(0, integer("rows", rows, 1), integer("row_step", row_step, 1))
+    across = range(0, integer("cols", cols, 1), integer("step", step, 1))
+    if len(down) * len(across) > MAX_CELLS:
         raise ArgumentError(
             f"rows and cols must make at most {MAX_CELLS} cells, got {rows} rows, {cols} cols"
         )
+    row_labels, col_labels = np.array(down), np.array(across)
     offsets: NDArray[Any] = integers("layout", layout(row_labels[:, None], col_labels[None, :]))
     cells = {
         "bank": offsets // 4 % 32,
@@ -123,10 +144,24 @@ def picture(
     return "\n".join(lines)
 
 
-def _check_elements(count: int, itemsize: int) -> None:
-    integer("rows and cols", count, least=1)
-    if itemsize not in (1, 2, 4, 8):
-        raise ArgumentError(f"itemsize must be 1, 2, 4 or 8, got {itemsize!r}")
+def _elements(name: str, count: object, itemsize: int) -> int:
+    """Count as an int, of elements of itemsize bytes along one axis; raises ArgumentError."""
+    check_itemsize(itemsize)
+    found = integer(name, count, least=1)
+    if found * itemsize > MAX_ROW_BYTES:
+        raise ArgumentError(
+            f"{name} x itemsize must be at most {MAX_ROW_BYTES}, got {found * itemsize}"
+        )
+    return found
+
+
+def _check_shapes(rows: Ints, cols: Ints) -> None:
+    try:
+        np.broadcast_shapes(rows.shape, cols.shape)
+    except ValueError:
+        raise ArgumentError(
+            f"row and col must broadcast, got shapes {rows.shape} and {cols.shape}"
+        ) from None
 
 
 def _is_power_of_two(value: int) -> bool:

@@ -89,12 +89,22 @@ def integer(name: str, value: object, least: int) -> int:
     return int(value)
 
 
-def integers(name: str, values: object) -> Ints:
-    """Values as an int64 array of numbers >= 0; raises ArgumentError naming them."""
-    array = np.asarray(values)
+def integers(name: str, values: object, most: int = 1 << MAX_BIT) -> Ints:
+    """Values as an int64 array of numbers in 0..most; raises ArgumentError naming them."""
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise ArgumentError(f"{name} must be an array, got a ragged sequence") from None
     if array.size and array.dtype.kind not in "iu":
         raise ArgumentError(f"{name} must hold integers, got {array.dtype}")
-    converted = array.astype(np.int64)
-    if (converted < 0).any():
-        raise ArgumentError(f"{name} must be at least 0, got {converted.min()}")
-    return converted
+    if array.size and array.min() < 0:
+        raise ArgumentError(f"{name} must be at least 0, got {array.min()}")
+    if array.size and array.max() > most:
+        raise ArgumentError(f"{name} must be at most {most}, got {array.max()}")
+    return array.astype(np.int64)
+
+
+def check_itemsize(itemsize: object) -> None:
+    """Raises ArgumentError unless itemsize is the bytes of an element."""
+    if type(itemsize) is not int or itemsize not in (1, 2, 4, 8):
+        raise ArgumentError(f"itemsize must be 1, 2, 4 or 8, got {itemsize!r}")

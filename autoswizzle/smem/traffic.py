@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 
 from autoswizzle.errors import ArgumentError
-from autoswizzle.smem.swizzle import integer
+from autoswizzle.smem.swizzle import check_itemsize, integer
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +86,14 @@ def gemm_traffic(
     """
     extents = {"m": m, "n": n, "k": k, "block_m": block_m, "block_n": block_n, "block_k": block_k}
     counts = {"warps_m": warps_m, "warps_n": warps_n}
-    for name, value in {**extents, **counts, "itemsize": itemsize}.items():
+    for name, value in {**extents, **counts}.items():
         integer(name, value, least=1)
+    check_itemsize(itemsize)
     integer("out_itemsize", out_itemsize, least=1)
     integer("c_itemsize", c_itemsize, least=0)
-    if l2_hit_rate is not None and not 0 <= l2_hit_rate <= 1:
+    if l2_hit_rate is not None and not (
+        isinstance(l2_hit_rate, (int, float)) and 0 <= l2_hit_rate <= 1
+    ):
         raise ArgumentError(f"l2_hit_rate must be in 0..1, got {l2_hit_rate!r}")
     if (
         not isinstance(instruction, tuple)

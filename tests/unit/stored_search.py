@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from sqlalchemy import make_url
+
 from autoswizzle.config import TORCH, GemmConfig
 from autoswizzle.hardware import find_gpu
 from autoswizzle.search.finals import Final
@@ -39,7 +41,7 @@ def store(url, problem, found=None, *, gpu="H200", revisions=None, final=None, k
     found = outcomes(kind) if complete else found
     space = SearchSpace(problem, find_gpu(gpu))
     if url.startswith("sqlite"):
-        Path(url.removeprefix("sqlite:///")).parent.mkdir(exist_ok=True)
+        Path(make_url(url).database).parent.mkdir(exist_ok=True)
     with quiet_optuna():
         history = History(url, space, revisions or {})
         for outcome, predicted_us in found:

@@ -96,6 +96,14 @@ def test_overrides_change_the_gpu(few, capsys):
     assert {row["resident"] % 7 for row in data["ranking"]} == {0}
 
 
+def test_no_number_of_sms_makes_a_product_slower(capsys):
+    """Four times the SMs: a quarter of the time of what a tile fills, less than a round more."""
+    args = ("simulate", "4096x4096x4096:fp16", "--gpu", "H200", "--num-sms")
+    found = {sms: printed(capsys, *args, str(sms))[0]["terms"] for sms in (32, 128, 10**6, 10**9)}
+    assert found[128]["arithmetic"] == pytest.approx(found[32]["arithmetic"] / 4, rel=0.01)
+    assert found[10**6]["arithmetic"] == found[10**9]["arithmetic"] < found[128]["arithmetic"]
+
+
 @pytest.mark.parametrize("command", ["rank", "simulate"])
 def test_without_a_gpu_the_default_is_said_apart_from_the_result(few, capsys, monkeypatch, command):
     from autoswizzle.errors import UnavailableError

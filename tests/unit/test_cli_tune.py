@@ -143,6 +143,9 @@ def test_json_is_all_that_stdout_holds(tuning, capsys):
         (["4x4x4", "--out", "."], ["output must be a file", "'.'"]),
         (["4x4x4", "--gpus", "0,"], ["--gpus must be all or numbers", "'0,'"]),
         (["4x4x4", "--gpus", "9" * 5000], ["--gpus must be all or numbers"]),
+        (["4x4x4", "--gpus", "x", "--dry-run"], ["--gpus must be all or numbers", "'x'"]),
+        (["4x4x4", "--gpus", "all", "--device", "0"], ["--device must go without --gpus"]),
+        (["4x4x4", "--backend", "x", "--dry-run"], ["--backend must be dask://HOST:PORT", "'x'"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )

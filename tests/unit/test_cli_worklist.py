@@ -57,6 +57,7 @@ def test_every_field_survives_its_mapping(tmp_path):
         ("a.jsonl", b'{"m": 1, "n": 2, "k": 3, "out_dtype": 0}\n', ":1: out_dtype must be one"),
         ("a.csv", b"m,n,k\n1,2," + b"9" * 5000 + b"\n", ":2: k must be an integer"),
         ("a.csv", b"m,n,k\n1,2,3\n1,2," + b"9" * 200_000 + b"\n", ":2: the file must be CSV"),
+        ("a.csv", b"m,m,n,k\n1,2,3,4\n", "columns must have different names, got m, m, n, k"),
         ("a.csv", b"m,n\n1,2\n", ":2: fields must be m, n, k"),
         ("a.csv", b"m,n,k\n1,2,3,4\n", ":2: fields must be m, n, k"),
         ("a.csv", b"m,n,k\n1,2,x\n", ":2: k must be an integer"),

@@ -1,5 +1,6 @@
 import logging
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from autoswizzle.hardware import (
     LIMITS,
     MIB,
     DeviceFacts,
+    Rates,
+    Sustained,
     _driver_facts,
     _run_tool,
     driver_version,
@@ -150,6 +153,16 @@ def test_overrides() -> None:
     assert (gpu.num_sms, gpu.l2_effective_bytes, gpu.l2_bytes) == (100, 13107200, 60 * MIB)
 
 
+def test_an_sm_computes_and_reads_the_same_however_many_there_are() -> None:
+    whole = replace(find_gpu("H200"), measured=Sustained(4300, 9900, 0.7, 2.5))
+    half = whole.with_overrides(num_sms=66)
+    assert half.rates == Rates(bf16=494.7, fp16=494.7, tf32=247.35, fp32=33.45, fp8=989.45)
+    assert half.measured == Sustained(4300, 4950, 0.7, 2.5)
+    assert half.with_overrides(num_sms=132).sustained == whole.sustained
+    assert find_gpu("H200").with_overrides(num_sms=66).sustained.l2_gbs == 66 * 75
+    assert whole.with_overrides(l2_mb=30.0) == whole
+
+
 @pytest.mark.parametrize("bad", [{"num_sms": 0}, {"num_sms": -3}, {"l2_mb": 0}, {"l2_mb": -1.0}])
 def test_illegal_overrides_are_named(bad: dict[str, int]) -> None:
     (name,) = bad
@@ -157,7 +170,7 @@ def test_illegal_overrides_are_named(bad: dict[str, int]) -> None:
         find_gpu("H200").with_overrides(**bad)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_l2_override_must_be_finite(value: float) -> None:
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e7, 1e-7])
+def test_l2_override_must_be_a_capacity(value: float) -> None:
     with pytest.raises(HardwareError, match="l2_mb"):
         find_gpu("H200").with_overrides(l2_mb=value)

@@ -187,11 +187,26 @@ def test_panels_are_a_permutation_of_the_tile(width):
     [
         (lambda: tile_layout("256", 64), "kind must be one of none, 32, 64, 128, padded"),
         (lambda: tile_layout("128", 12), "cols x itemsize must be a power of two"),
-        (lambda: tile_layout("128", 0), "rows and cols must be an integer of at least 1, got 0"),
+        (lambda: tile_layout("128", 0), "cols must be an integer of at least 1, got 0"),
         (lambda: TileLayout(64, 3), "itemsize must be 1, 2, 4 or 8, got 3"),
         (lambda: TileLayout(64, padding=-16), "padding must be an integer of at least 0, got -16"),
         (lambda: PanelLayout(64, 16), "swizzle_bytes must be 32, 64 or 128, got 16"),
         (lambda: TileLayout(64)(-1, 0), "row must be at least 0, got -1"),
+        (lambda: TileLayout(64, True), "itemsize must be 1, 2, 4 or 8, got True"),
+        (lambda: TileLayout(64, 2, "128"), "swizzle must be a Swizzle, got '128'"),
+        (lambda: TileLayout(1 << 60, 8), "cols x itemsize must be at most 2147483648"),
+        (lambda: TileLayout(8, padding=1 << 40), "cols x itemsize + padding must be at most 2147"),
+        (lambda: TileLayout(64)(0, 64), "col must be at most 63, got 64"),
+        (lambda: TileLayout(64)(1 << 55, 0), f"row must be at most {2**55 - 1}, got {2**55}"),
+        (lambda: TileLayout(64)([[1], [2, 3]], 0), "row must be an array, got a ragged sequence"),
+        (lambda: TileLayout(64)([1, 2], [1, 2, 3]), "row and col must broadcast, got shapes (2,)"),
+        (lambda: PanelLayout(8, 128)(8, 0), "row must be at most 7, got 8"),
+        (lambda: PanelLayout(8, np.int64(128)), "swizzle_bytes must be 32, 64 or 128, got np.int"),
+        (
+            lambda: SWIZZLE_128B(np.array([2**63], dtype=np.uint64)),
+            f"offset must be at most {2**62}, got {2**63}",
+        ),
+        (lambda: picture(TileLayout(64), 1 << 40, 64), "rows and cols must make at most 4194304"),
         (lambda: picture(TileLayout(64), 8, 64, show="colour"), "show must be one of bank, atom"),
         (lambda: picture(TileLayout(64), 0, 64), "rows must be an integer of at least 1, got 0"),
     ],
@@ -201,6 +216,12 @@ def test_illegal_layouts_name_the_field(call, message):
         call()
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
+
+
+def test_the_last_element_of_the_largest_tile_has_its_exact_offset():
+    layout = TileLayout(np.int64(64), padding=np.int32(16))
+    assert layout(2**62 // 144 - 1, 63) == (2**62 // 144 - 1) * 144 + 126
+    assert tile_layout("128", np.int64(64)) == tile_layout("128", 64)
 
 
 def test_pictures():
@@ -380,6 +401,8 @@ def test_traffic_by_walking_the_tiles():
         ({"block_k": 12}, "block_k must be a multiple of 8, got 12"),
         ({"warps_n": 0}, "warps_n must be an integer of at least 1, got 0"),
         ({"c_itemsize": -4}, "c_itemsize must be an integer of at least 0, got -4"),
+        ({"itemsize": 3}, "itemsize must be 1, 2, 4 or 8, got 3"),
+        ({"l2_hit_rate": "all"}, "l2_hit_rate must be in 0..1, got 'all'"),
         ({"l2_hit_rate": 1.5}, "l2_hit_rate must be in 0..1, got 1.5"),
         ({"instruction": (16, 8, 0)}, "instruction must be three integers of at least 1"),
         ({"instruction": 16}, "instruction must be three integers of at least 1, got 16"),

@@ -13,7 +13,7 @@ from autoswizzle.problem import GemmProblem
 from autoswizzle.search.history import Failure, History
 from autoswizzle.search.measure import Measurement
 from autoswizzle.search.sampling import SearchSpace
-from autoswizzle.search.storage import quiet_optuna
+from autoswizzle.search.storage import file_url, open_storage, quiet_optuna
 from autoswizzle.search.studies import read_studies
 
 PROBLEM = GemmProblem(512, 512, 512)
@@ -105,6 +105,22 @@ def test_reading_changes_nothing(store, url, tmp_path):
     assert path.read_bytes() == before
     history = History(url, SPACE, {})  # and no lock is left
     history.close()
+
+
+@pytest.mark.parametrize("name", ["a?b=c&d", "100%41", "é #;'"])
+def test_a_folder_may_have_any_name(name, stored_search, tmp_path):
+    path = tmp_path / name / "studies.sqlite3"
+    url = file_url(path)
+    stored_search.store(url, PROBLEM)
+    [study] = read_studies(url)
+    assert len(study.records) == 6
+    for beside in path.parent.iterdir():
+        beside.unlink()
+    path.write_bytes(b"no database " * 400)
+    open_storage(url).engine.dispose()
+    assert path.with_name("studies.sqlite3.damaged-1").read_bytes() == b"no database " * 400
+    assert read_studies(url) == []
+    assert list(tmp_path.iterdir()) == [path.parent]
 
 
 def test_what_is_not_there_holds_nothing(url, tmp_path):
