@@ -175,12 +175,15 @@ class Measurer:
                 samples = sustained(calls, self._backend, budget_ms)
         return Measurement.from_samples(config, method, samples)
 
-    def race(self, configs: Sequence[GemmConfig], budget_ms: float) -> Race:
-        """Check every product, then time the configurations in turns, budget_ms for each."""
+    def race(self, configs: Sequence[GemmConfig], budget_ms: float, turn_ms: float = 0.0) -> Race:
+        """Check every product, then time the configurations in turns, budget_ms for each.
+
+        turn_ms: see timing.interleaved.
+        """
         with float32_precision(self._problem):
             loops = [loop(self._checked_calls(config), self._backend) for config in configs]
             with ClockLog(_gpu_id(self._device)) as log:
-                rounds = interleaved(loops, self._backend, budget_ms)
+                rounds = interleaved(loops, self._backend, budget_ms, turn_ms)
         measurements = tuple(
             Measurement.from_samples(
                 config,

@@ -175,34 +175,41 @@ def sustained(calls: Sequence[Call], backend: Backend, budget_ms: float) -> Samp
 
 
 def interleaved(
-    loops: Sequence[Loop], backend: Backend, budget_ms: float
+    loops: Sequence[Loop], backend: Backend, budget_ms: float, turn_ms: float = 0.0
 ) -> list[tuple[float, ...]]:
     """For each loop, its time a call in every round; all loops run in turns, A B C C B A.
 
-    budget_ms: for each loop. The two slots a loop has in a round are averaged, so a linear drift
-    of the clocks hits every loop alike. Turns are as short as replays: all run at one clock, and
-    none gains from leaving power for a higher one.
+    budget_ms: for each loop. The two turns a loop has in a round are averaged, so a linear drift
+    of the clocks hits every loop alike. turn_ms: how long a turn lasts, one replay by default: all
+    then run at one clock, and none gains from leaving power for a higher one.
     """
     order = [*range(len(loops)), *reversed(range(len(loops)))]
-    round_us = 2 * sum(item.time_us * item.calls for item in loops)
+    repeats = [max(1, round(1e3 * turn_ms / (item.time_us * item.calls))) for item in loops]
+    calls = [count * item.calls for count, item in zip(repeats, loops, strict=True)]
+    round_us = 2 * sum(item.time_us * count for item, count in zip(loops, calls, strict=True))
+
+    def take_turn(place: int) -> None:
+        for _ in range(repeats[place]):
+            loops[place].replay()
+
     for _ in range(math.ceil(1e3 * WARM_UP_MS / round_us)):
         for place in order:
-            loops[place].replay()
+            take_turn(place)
     rounds = _clamp(1e3 * budget_ms * len(loops) / round_us)
     stamps = [backend.record()]
     for _ in range(rounds):
         for place in order:
-            loops[place].replay()
+            take_turn(place)
             stamps.append(backend.record())
     backend.synchronize()
     slots = [_elapsed_us(*pair) for pair in pairwise(stamps)]
     width = len(order)
     return [
         tuple(
-            (slots[first + place] + slots[first + width - 1 - place]) / (2 * item.calls)
+            (slots[first + place] + slots[first + width - 1 - place]) / (2 * calls[place])
             for first in range(0, len(slots), width)
         )
-        for place, item in enumerate(loops)
+        for place in range(len(loops))
     ]
 
 

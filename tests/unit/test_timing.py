@@ -201,6 +201,33 @@ def test_interleaved_turns_cancel_a_linear_drift():
     assert rounds[0][-1] > rounds[0][0] * 1.001  # the drift itself is there
 
 
+def test_a_long_turn_lets_the_clock_follow():
+    class Throttling(FakeDevice):
+        """Its clock follows the heat of what runs: the hot kernel's falls, within 20 ms."""
+
+        def __init__(self):
+            super().__init__()
+            self.clock = 1.0
+
+        def launch(self, us, hot=False):
+            self.clock += ((0.9 if hot else 1.0) - self.clock) * min(1.0, us / 20_000)
+            super().launch(us / self.clock)
+
+        def capture(self, calls):
+            return lambda: [call() for call in calls]
+
+    device = Throttling()
+    loops = [loop([lambda hot=hot: device.launch(1000, hot)], device) for hot in (False, True)]
+    assert [item.calls for item in loops] == [1, 1]
+    ratios = {}
+    for turn_ms in (0, 200):
+        cool, hot = interleaved(loops, device, 1600, turn_ms)
+        ratios[turn_ms] = median(hot) / median(cool)
+    assert ratios[0] == pytest.approx(1.0, abs=0.01)  # at one clock
+    assert 1.08 < ratios[200] < 1 / 0.9  # nearly each at its own
+    assert len(cool) == len(hot) == MIN_SAMPLES
+
+
 def test_interleaved_tells_contenders_apart():
     device = FakeDevice()
     loops = [loop([lambda us=us: device.launch(us)], device) for us in (200.0, 100.0, 5000.0)]
