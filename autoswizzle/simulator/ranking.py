@@ -3,6 +3,7 @@
 from bisect import insort
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from itertools import zip_longest
 from typing import Any
 
@@ -17,11 +18,10 @@ from autoswizzle.simulator.resources import Resources, estimate, resident_blocks
 from autoswizzle.simulator.work import Launch
 from autoswizzle.space import candidates, grid, orders, tiles, why_illegal
 
-_MODELS: Mapping[str, Callable[[Launch, Gpu, GemmProblem], Traffic]] = {
+# What a model of the L2 makes of a launch on a GPU; the last argument: bytes of an output element.
+_MODELS: Mapping[str, Callable[[Launch, Gpu, int], Traffic]] = {
     "lru": lambda launch, gpu, _: traffic(launch, gpu.l2_effective_bytes),
-    "l2": lambda launch, gpu, problem: measured_traffic(
-        launch, gpu, problem.out_itemsize if launch.split_k == 1 else 4
-    ),
+    "l2": measured_traffic,
 }
 
 
@@ -65,7 +65,7 @@ def predict(
     show it, l2.py). Raises ConfigError with the reason when config is illegal or no block of it
     fits.
     """
-    _require_model(model)
+    follow = _follower(problem, gpu, model)
     reason = why_illegal(config, problem, gpu)
     if reason is None and config.kernel == "torch":
         reason = "kernel must be one of ours to be predicted, got 'torch'"
@@ -74,7 +74,7 @@ def predict(
         reason = why_infeasible(resources, gpu)
     if reason is not None or resources is None:
         raise ConfigError(f"{config}: {reason}")
-    return _predicted(problem, config, gpu, resources, model)
+    return _predicted(problem, config, gpu, resources, follow)
 
 
 def rank(
@@ -90,7 +90,7 @@ def rank(
     left out. A prediction is only finished while it can still be among the best: reading each
     operand once bounds its traffic and so its time from below.
     """
-    _require_model(model)
+    follow = _follower(problem, gpu, model)
     if type(top) is not int or top < 1:
         raise ArgumentError(f"top must be an integer of at least 1, got {top!r}")
     if configs is None:
@@ -109,7 +109,7 @@ def rank(
     for least, resources, config in bounded:
         if len(best) == top and _order(best[-1]) <= (least, least_bytes):
             break
-        insort(best, _predicted(problem, config, gpu, resources, model), key=_order)
+        insort(best, _predicted(problem, config, gpu, resources, follow), key=_order)
         del best[top:]
     return best
 
@@ -124,7 +124,7 @@ def shortlist(
     apart; a search that starts with different tiles learns more than from the best ones of rank.
     Of a tile's stages the deepest of the least time is taken, then the fewest output slices.
     """
-    _require_model(model)
+    follow = _follower(problem, gpu, model)
     least_bytes = problem.min_bytes - dram_write_bytes(problem)
     bounded: dict[GemmConfig, tuple[tuple[float, int, int], Resources, GemmConfig]] = {}
     for config in tiles(problem, gpu):
@@ -137,7 +137,7 @@ def shortlist(
     promising = sorted(bounded.values(), key=lambda entry: entry[0])[:_TILES]
     columns = [
         sorted(
-            (_predicted(problem, order, gpu, resources, model) for order in orders(config)),
+            (_predicted(problem, order, gpu, resources, follow) for order in orders(config)),
             key=_order,
         )
         for _, resources, config in promising
@@ -147,8 +147,19 @@ def shortlist(
     return [found for row in rows for found in row if found is not None][:count]
 
 
-def _require_model(model: str) -> None:
+def _follower(problem: GemmProblem, gpu: Gpu, model: str) -> Callable[[Launch], Traffic]:
+    """The model, by name, for launches of problem; each is followed once."""
     check_choice("model", model, _MODELS)
+
+    @cache
+    def follow(launch: Launch) -> Traffic:
+        itemsize = problem.out_itemsize if launch.split_k == 1 else 4
+        return _MODELS[model](launch, gpu, itemsize)
+
+    if model == "l2":
+        return follow
+    # to the plain cache these are one launch (see Launch)
+    return lambda launch: follow(replace(launch, stages=1, persistent=True))
 
 
 def _order(prediction: Prediction) -> tuple[float, int]:
@@ -163,7 +174,11 @@ def _terms(
 
 
 def _predicted(
-    problem: GemmProblem, config: GemmConfig, gpu: Gpu, resources: Resources, model: str
+    problem: GemmProblem,
+    config: GemmConfig,
+    gpu: Gpu,
+    resources: Resources,
+    follow: Callable[[Launch], Traffic],
 ) -> Prediction:
     resident = resident_blocks(resources, gpu) * gpu.num_sms
     grid_m, grid_n = grid(config, problem)
@@ -173,7 +188,7 @@ def _predicted(
         problem.itemsize, config.swizzle, config.group_size, min(resident, items), problem.batch,
         config.split_k, config.num_stages, config.persistent,
     )  # fmt: skip
-    operands = _MODELS[model](launch, gpu, problem)
+    operands = follow(launch)
     parts = _terms(config, problem, gpu, resources, operands.miss_bytes)
     return Prediction(
         problem=problem,
