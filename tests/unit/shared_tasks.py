@@ -87,6 +87,16 @@ def stuck_bench(log):
     return measure
 
 
+def stuck(log):
+    """Worker factory: logs the first task and hangs."""
+
+    def hang(task):
+        append(log, str(task))
+        time.sleep(600)
+
+    return hang
+
+
 def append(log, line):
     with open(log, "a") as file:  # noqa: PTH123
         file.write(f"{line}\n")

@@ -71,7 +71,6 @@ def test_an_interrupt_ends_every_gpus_processes_and_blames_no_candidate(
         return pools[-1]
 
     monkeypatch.setattr("autoswizzle.laboratory.compilers_for", compilers)
-    monkeypatch.setattr("autoswizzle.laboratory.shortlist", lambda problem, gpu: [])
     monkeypatch.setattr(
         "autoswizzle.search.bench.Bench", lambda gpu, run, device: partial(tasks.stuck_bench, log)
     )
@@ -98,6 +97,26 @@ def test_an_interrupt_ends_every_gpus_processes_and_blames_no_candidate(
     with closing(Claims(storage)) as claims:
         running = claims._study.get_trials(states=(optuna.trial.TrialState.RUNNING,))
         assert [trial.user_attrs["name"] for trial in running] == ["presence"]
+
+
+@pytest.mark.parametrize("wanted", [1, 3])
+def test_an_interrupt_ends_what_ranks(fresh, sharing, monkeypatch, tmp_path, wanted):
+    tasks = import_module("shared_tasks")
+    log = tmp_path / "log"
+    stuck = partial(tasks.stuck, log)
+    monkeypatch.setattr("autoswizzle.laboratory.Ranker", lambda gpu: stuck)
+    monkeypatch.setattr(tuning, "detect", lambda device: H200)
+    interrupted = []
+
+    def interrupt():
+        sharing.wait_for_lines(log, 1)
+        interrupted.append(time.monotonic())
+        signal.raise_signal(signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        tuning.tune(PROBLEMS[:wanted])
+    assert time.monotonic() - interrupted[0] < 2
 
 
 @pytest.fixture
