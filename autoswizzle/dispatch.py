@@ -255,15 +255,7 @@ def explain(
         problem, device = as_problem(a), 0
     facts = facts or gpu_of(device)
     decision = decide(problem, facts)
-    if reorders_sums(decision.config) and torch.are_deterministic_algorithms_enabled():
-        reason = f"torch.use_deterministic_algorithms is on, and {decision.config} reorders sums"
-        decision = replace(decision, config=TORCH, source="unsupported", reason=reason)
     return replace(decision, near_miss=dispatcher().near_miss(problem, facts))
-
-
-def reorders_sums(config: GemmConfig) -> bool:
-    """Whether the kernel may add up an output element in another order in each call."""
-    return config.split_k > 1 or config.stream_k
 
 
 def pose(a: torch.Tensor, b: torch.Tensor) -> GemmProblem | str:

@@ -1,7 +1,7 @@
 """From operands to a launch: the memo of plans, their first launch, what a capture may do."""
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -50,7 +50,6 @@ class Plan:
     forced: the config is the caller's, so its failure is an error.
     launcher: its kernel, loaded at the first launch; a CUDA-graph capture runs no other.
     pays_a_pass: it saves more time over torch than one more pass over the output takes.
-    reorders_sums: programs add up an output element in an order that may change between calls.
     device: index of the operands'.
     """
 
@@ -61,11 +60,6 @@ class Plan:
     forced: bool = False
     launcher: "Launcher | None" = None
     pays_a_pass: bool = True
-    reorders_sums: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        config = self.config
-        self.reorders_sums = config is not None and dispatch.reorders_sums(config)
 
 
 WITH_TORCH = Plan()
@@ -227,8 +221,6 @@ def started(plan: Plan, output: Output, at_a: int, at_b: int) -> torch.Tensor | 
     launcher = plan.launcher
     if launcher is None or not launcher.direct or plan.device != _current_device():
         return None
-    if plan.reorders_sums and torch.are_deterministic_algorithms_enabled():
-        return None
     out: torch.Tensor = _empty_strided_cuda(*output)
     launcher.start(at_a, at_b, out.data_ptr())
     return out
@@ -236,8 +228,6 @@ def started(plan: Plan, output: Output, at_a: int, at_b: int) -> torch.Tensor | 
 
 def launch(plan: Plan, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> bool:
     """Run the plan's kernel into out; False when torch must do it this time."""
-    if plan.reorders_sums and torch.are_deterministic_algorithms_enabled():
-        return False
     launcher = plan.launcher
     if launcher is None:
         return _first_launch(plan, a, b, out)

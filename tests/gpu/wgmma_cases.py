@@ -69,12 +69,19 @@ def check_exact(config: GemmConfig, problem: GemmProblem) -> None:
 
 
 def check_bound(config: GemmConfig, problem: GemmProblem) -> None:
-    """Normal data against float64, within one rounding and the accumulation of k terms."""
+    """Normal data against float64, within one rounding and the accumulation of k terms; the same
+    bits each time.
+    """
     a, b, out = operands(problem)
     a.normal_()
     b.normal_()
     out.fill_(float("nan"))
     run(config, problem, a, b, out)
+    for launch in range(1, 6):
+        again = torch.full_like(out, float("nan"))
+        run(config, problem, a, b, again)
+        if not torch.equal(again, out):
+            raise AssertionError(f"launch {launch}: not the bits of the first")
     expected = a.double() @ b.double()
     magnitude = a.double().abs() @ b.double().abs()
     relative = 4 * problem.k * 2.0**-24 + (2.0**-9 if problem.precision == "tf32" else 0)

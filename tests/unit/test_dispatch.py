@@ -288,20 +288,6 @@ def test_explain_says_why_torch(fake_gpu, a, b, words):
     assert words in str(decision)
 
 
-def test_explain_knows_deterministic_mode(fake_gpu, monkeypatch):
-    split = GemmConfig(split_k=2)
-    decision = dispatch.Decision(PROBLEM, split, "cache", "a test")
-    monkeypatch.setattr(dispatch.Dispatcher, "_decide", lambda *_: decision)
-    torch.use_deterministic_algorithms(True)
-    try:
-        found = explain(PROBLEM, gpu="H200")
-    finally:
-        torch.use_deterministic_algorithms(False)
-    assert found.uses_torch
-    assert "use_deterministic_algorithms is on, and pointer 128x128x" in found.reason
-    assert explain(PROBLEM, gpu="H200").config == split
-
-
 def test_cpu_tensors_are_torchs():
     assert "CUDA" in explain(torch.ones(2, 2), torch.ones(2, 2)).reason
 

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from autoswizzle import plans, recall
 from autoswizzle.config import TORCH, GemmConfig
-from autoswizzle.dispatch import Decision, Dispatcher, dispatcher
+from autoswizzle.dispatch import dispatcher
 from autoswizzle.layers import linear
 from autoswizzle.operands import why_torch
 from autoswizzle.ops import matmul
@@ -243,21 +243,6 @@ def test_a_plan_is_of_the_present_precision(tuned):
             assert [problem.precision for _, problem in tuned.calls[-2:]] == [wanted] * 2
     finally:
         torch.backends.cuda.matmul.fp32_precision = "ieee"
-
-
-def test_deterministic_mode_is_asked_at_every_launch(fake_gpu, monkeypatch):
-    split = Decision(GemmProblem(4, 8, 16, "fp32"), GemmConfig(split_k=4), "cache", "a test")
-    monkeypatch.setattr(Dispatcher, "_decide", lambda self, problem, gpu: split)
-    a, b = taught(ints(4, 16), ints(16, 8))
-    matmul(a, b)
-    calls = len(fake_gpu.calls)
-    assert calls == 2
-    torch.use_deterministic_algorithms(True)
-    try:
-        assert torch.equal(matmul(a, b), a @ b)
-    finally:
-        torch.use_deterministic_algorithms(False)
-    assert len(fake_gpu.calls) == calls
 
 
 def test_a_new_entry_ends_what_was_known(fake_gpu, entry_for):
