@@ -1,14 +1,15 @@
 """Rerun searches without a GPU against recorded tables: trials until within 2 % of the best.
 
     python benchmarks/search_replay.py TABLE.json... [--seeds 50] [--trials 200] [--jobs 2]
-        [--sampler tpe] [--out FILE]
+        [--sampler tpe] [--efforts quick standard] [--out FILE]
 
 A table holds what was measured of one problem: {"problem": text, "gpu": name, "measurements":
 [Measurement], "infeasible": [{"config", "kind", "reason"}], "predictions": [{"config",
 "time_us"}]}. The last two may be missing; predictions are then made anew. The configurations of the
 table are the space. A search seeded with the predictions, the same sampler unseeded, and one in
 random order run with every seed; a search that never gets there counts as one trial more than it
-made.
+made. --efforts: instead, searches of these efforts until they end by themselves: their trials, and
+how far their best is from the table's.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 import joblib
@@ -172,6 +173,57 @@ def _trials_needed(table: Table, mode: str, seed: int, trials: int, sampler: str
     return len(tried) + 1
 
 
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Where seeded searches of each effort ended, by effort, for every seed."""
+
+    problem: str
+    trials: dict[str, list[int]]
+    loss: dict[str, list[float]]  # time of the best found over that of the table, less 1
+
+
+def ended(path: Path, seeds: int, efforts: Sequence[str]) -> Ended:
+    """Let searches of one table end by themselves."""
+    table = Table(json.loads(path.read_text()))
+    found = Ended(
+        str(table.problem), {name: [] for name in efforts}, {name: [] for name in efforts}
+    )
+    for name in efforts:
+        for seed in range(seeds):
+            result = search(
+                table.problem,
+                table.gpu,
+                measure=table.measure,
+                compile=lambda config: FITS,
+                predictions=table.predictions,
+                effort=EFFORTS[name],
+                storage=None,
+                branches=table,
+                seed=seed,
+            )
+            found.trials[name].append(len(result.measurements) + len(result.infeasible))
+            found.loss[name].append(CLOSE * result.best.time_us / table.close_us - 1)
+    return found
+
+
+def print_ends(rows: Sequence[Ended], efforts: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Print and return each effort's trials and loss over all tables and seeds."""
+    overall = {}
+    for name in efforts:
+        loss = [value for row in rows for value in row.loss[name]]
+        overall[name] = {
+            "trials": median(count for row in rows for count in row.trials[name]),
+            "mean_loss": mean(loss),
+            "most_loss": max(loss),
+        }
+        shown = overall[name]
+        print(
+            f"{name:10} {shown['trials']:g} trials in the median; from the best in the mean "
+            f"{shown['mean_loss']:.2%}, at most {shown['most_loss']:.2%}"
+        )
+    return overall
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a row for each table and the medians over all."""
     parser = argparse.ArgumentParser(
@@ -182,8 +234,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--sampler", choices=SAMPLERS, default="tpe")
+    parser.add_argument("--efforts", nargs="*", choices=EFFORTS)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args(arguments)
+    made: dict[str, Any] = {"command": f"search_replay.py {' '.join(arguments or sys.argv[1:])}"}
+    if given.efforts:
+        ends = [ended(path, given.seeds, given.efforts) for path in given.tables]
+        made |= {"efforts": print_ends(ends, given.efforts), "tables": list(map(asdict, ends))}
+        keep(given.out, made)
+        return
     # Forked: loky would copy the classes of this script, locks and all, to its processes.
     rows: list[Replay] = joblib.Parallel(n_jobs=given.jobs, backend="multiprocessing")(
         joblib.delayed(replay)(path, given.seeds, given.trials, given.sampler)
@@ -199,12 +258,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
     pooled = {mode: median(count for row in rows for count in row.trials[mode]) for mode in MODES}
     print(f"{'all':36} {'':8}", *(f"{pooled[mode]:9g}" for mode in MODES))
-    if given.out is not None:
-        command = (
-            f"search_replay.py {' '.join(arguments if arguments is not None else sys.argv[1:])}"
-        )
-        record = {"command": command, "median": pooled, "tables": [asdict(row) for row in rows]}
-        given.out.write_text(json.dumps(record, indent=1) + "\n")
+    keep(given.out, {**made, "median": pooled, "tables": list(map(asdict, rows))})
+
+
+def keep(path: Path | None, result: dict[str, Any]) -> None:
+    if path is not None:
+        path.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,28 @@ def test_the_command_prints_and_stores_the_medians(benchmark, tmp_path, capsys):
     assert stored["tables"][0]["problem"] == "1024x1024x1024:bf16:nt"
     assert "--seeds 2" in stored["command"]
     assert "1024x1024x1024:bf16:nt" in capsys.readouterr().out
+
+
+def test_the_command_tells_where_efforts_end(benchmark, tmp_path, capsys):
+    path = table(tmp_path, list)
+    out = tmp_path / "ends.json"
+    benchmark.main([str(path), "--efforts", "quick", "standard", "--seeds", "2", "--out", str(out)])
+    stored = json.loads(out.read_text())
+    for name, trials in (("quick", 13), ("standard", 21)):  # the seeds and torch: no gain after
+        assert stored["efforts"][name] == {"trials": trials, "mean_loss": 0.0, "most_loss": 0.0}
+        assert stored["tables"][0]["trials"][name] == [trials, trials]
+    printed = capsys.readouterr().out
+    assert "quick      13 trials" in printed
+    assert "standard   21 trials" in printed
+
+
+def test_the_loss_of_a_misled_search_is_told(benchmark, tmp_path, monkeypatch):
+    short = replace(benchmark.EFFORTS["quick"], trials=3)  # two seeds and torch
+    monkeypatch.setattr(benchmark, "EFFORTS", {"short": short})
+    found = benchmark.ended(table(tmp_path, lambda items: items[::-1]), 2, ["short"])
+    assert found.trials == {"short": [3, 3]}
+    # the predictions' first two are the slowest of the table: 395 and 390 us; its best is 100
+    assert found.loss == {"short": [pytest.approx(2.9)] * 2}
 
 
 def test_torch_is_no_candidate_of_a_replay(benchmark, tmp_path):
