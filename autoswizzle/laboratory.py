@@ -64,9 +64,7 @@ def compile_ahead(configs: Sequence[GemmConfig], problem: GemmProblem, gpu: Gpu)
     A launch in this process then finds them there.
     """
     with compilers_for(gpu) as compilers:
-        compilers.prefetch([(config, problem) for config in configs])
-        for config in configs:
-            compilers((config, problem))
+        compilers.complete([(config, problem) for config in configs])
 
 
 def run_kernel(
@@ -166,10 +164,11 @@ class Laboratory:
         bench = Bench(self.gpu, run_kernel, self._device)
         return self._open.enter_context(Worker(bench, limit_s=self.effort.candidate_s))
 
-    def announce(self, problem: GemmProblem) -> None:
-        """Rank and start compiling, from any thread, what the search of problem will try first."""
+    def announce(self, problem: GemmProblem) -> list[Prediction]:
+        """Rank, from any thread, and start compiling what the search of problem will try first."""
         seeds = self._compilers.ranked(problem, self.gpu)
         self.compilers.prefetch([(seed.config, problem) for seed in seeds[: self.effort.seeds]])
+        return seeds
 
     def search(
         self,
@@ -203,7 +202,7 @@ class Laboratory:
             return found
 
         with self._interruptible():
-            self.announce(problem)
+            seeds = self.announce(problem)
             self.bench(Screening(problem, TORCH, 1.0))  # starts it, makes operands, off the clock
         return search(
             problem,
@@ -212,7 +211,7 @@ class Laboratory:
             compile=compiled,
             prefetch=prefetch,
             lookahead=COMPILERS,
-            predictions=self._compilers.ranked(problem, self.gpu),
+            predictions=seeds,
             effort=self.effort,
             storage=self.storage,
             progress=progress,

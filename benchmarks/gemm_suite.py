@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from record import folder_of, stamp, write
+from record import fastest_of, folder_of, stamp, write
 from suite import large, suite
 
 from autoswizzle.cache.store import export_entries
@@ -109,19 +109,11 @@ def row_of(problem: GemmProblem, found: SearchResult) -> dict[str, Any]:
     final = found.final
     if final is None:
         raise TuneError(f"the search of {problem} must have a final")
-    ours, theirs = final.confirmed
     return {
         "problem": str(problem),
-        "config": final.fastest.to_dict(),
-        "ratio": final.ratio,
-        "ratio_low": final.ratio_low,
-        "ratio_high": final.ratio_high,
-        "time_us": ours.time_us,
-        "torch_us": theirs.time_us,
-        "tflops": ours.tflops(problem),
+        **fastest_of(final),
+        "tflops": final.confirmed[0].tflops(problem),
         "dispatched": max(1.0, final.ratio) if final.winner == final.fastest else 1.0,
-        "sm_mhz": ours.sm_mhz,
-        "power_w": ours.power_w,
         "spearman": found.spearman,
         "screened": [
             {"config": item.config.to_dict(), "time_us": item.time_us}

@@ -25,7 +25,6 @@ from autoswizzle.laboratory import Laboratory
 from autoswizzle.problem import GemmProblem
 from autoswizzle.search.effort import EFFORTS
 from autoswizzle.search.measure import Measurer, Race
-from autoswizzle.search.statistics import median_interval
 
 SHAPES = (
     "8192x8192x8192", "4096x4096x4096", "8192x8192x1024", "1024x6144x4096", "16384x1024x1024",
@@ -73,11 +72,10 @@ def multiply(
 
 def row_of(problem: GemmProblem, config: GemmConfig, race: Race) -> dict[str, Any]:
     row: dict[str, Any] = {"problem": str(problem), "config": config.to_dict()}
-    for name, measurement in zip(NAMES, race.measurements, strict=True):
+    for place, (name, measurement) in enumerate(zip(NAMES, race.measurements, strict=True)):
         row[f"{name}_us"] = measurement.time_us
-    ours, *others = race.rounds_us
-    for name, theirs in zip(NAMES[1:], others, strict=True):
-        row[f"over_{name}"] = median_interval([t / o for o, t in zip(ours, theirs, strict=True)])
+        if place > 0:
+            row[f"over_{name}"] = race.ratio(place)
     return row
 
 

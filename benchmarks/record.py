@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from autoswizzle.hardware import Gpu
+from autoswizzle.search.finals import Final
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -26,6 +27,21 @@ def stamp(gpu: Gpu) -> dict[str, Any]:
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "gpu": gpu.name,
         "versions": versions(),
+    }
+
+
+def fastest_of(final: Final) -> dict[str, Any]:
+    """What a final says of the fastest own kernel, torch's decision aside."""
+    ours, theirs = final.confirmed
+    return {
+        "config": final.fastest.to_dict(),
+        "ratio": final.ratio,
+        "ratio_low": final.ratio_low,
+        "ratio_high": final.ratio_high,
+        "time_us": ours.time_us,
+        "torch_us": theirs.time_us,
+        "sm_mhz": ours.sm_mhz,
+        "power_w": ours.power_w,
     }
 
 

@@ -20,7 +20,6 @@ from autoswizzle.hardware import detect
 from autoswizzle.laboratory import compile_ahead, run_kernel
 from autoswizzle.problem import GemmProblem
 from autoswizzle.search.measure import Measurer
-from autoswizzle.search.statistics import median_interval
 
 SHAPES = (
     "8192x8192x8192", "16384x16384x16384", "8192x32768x8192", "32768x8192x2048", "8192x8192x1024",
@@ -50,8 +49,7 @@ def main() -> None:
             race = Measurer(problem, gpu, run_kernel).race(
                 [config, TORCH], 2 * ROUNDS * options.turn_ms, options.turn_ms
             )
-            ratios = [theirs / our for our, theirs in zip(*race.rounds_us, strict=True)]
-            ratio, low, high = median_interval(ratios)
+            ratio, low, high = race.ratio()
             rows.append(
                 {
                     "problem": str(problem), "config": config.to_dict(), "ratio": ratio,

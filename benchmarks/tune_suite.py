@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from record import folder_of, stamp, write
+from record import fastest_of, folder_of, stamp, write
 from suite import suite
 
 from autoswizzle.cache.store import shared_store
@@ -31,7 +31,7 @@ from autoswizzle.problem import GemmProblem
 from autoswizzle.results import TuneReport
 from autoswizzle.search.bench import Racing
 from autoswizzle.search.effort import EFFORTS
-from autoswizzle.search.finals import Final
+from autoswizzle.search.storage import file_url
 from autoswizzle.search.studies import Study, read_studies
 from autoswizzle.settings import settings
 from autoswizzle.tuning import STUDIES, tune
@@ -52,7 +52,7 @@ def fresh(
         began = time.monotonic()
         report = tune(problems, devices=gpus, progress=False, force=True, out=entries)
         seconds = time.monotonic() - began
-        return report, seconds, read_studies(f"sqlite:///{folder}/{STUDIES}")
+        return report, seconds, read_studies(file_url(Path(folder) / STUDIES))
 
 
 def wall(options: argparse.Namespace, gpus: Sequence[int]) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def wall(options: argparse.Namespace, gpus: Sequence[int]) -> dict[str, Any]:
     for item in results:
         row = {name: value for name, value in item.to_dict().items() if name != "entry"}
         final = finals.get(row["problem"])
-        rows.append(row if final is None else row | told(final))
+        rows.append(row if final is None else row | fastest_of(final))
     found = {
         "gpus": list(gpus),
         "part": options.part,
@@ -82,21 +82,6 @@ def wall(options: argparse.Namespace, gpus: Sequence[int]) -> dict[str, Any]:
     }
     print(found, flush=True)
     return {**found, "rows": rows}
-
-
-def told(final: Final) -> dict[str, Any]:
-    """What a final says of the fastest own kernel."""
-    ours, theirs = final.confirmed
-    return {
-        "config": final.fastest.to_dict(),
-        "ratio": final.ratio,
-        "ratio_low": final.ratio_low,
-        "ratio_high": final.ratio_high,
-        "time_us": ours.time_us,
-        "torch_us": theirs.time_us,
-        "sm_mhz": ours.sm_mhz,
-        "power_w": ours.power_w,
-    }
 
 
 def winners(options: argparse.Namespace, gpus: Sequence[int]) -> dict[str, Any]:
@@ -128,10 +113,7 @@ def compared(
     distinct = tuple(dict.fromkeys(winners))
     times = dict.fromkeys(distinct, 1.0)
     if len(distinct) > 1:
-        ours = [(config, problem) for config in distinct if config != TORCH]
-        laboratory.compilers.prefetch(ours)
-        for task in ours:
-            laboratory.compilers(task)
+        laboratory.compilers.complete([(item, problem) for item in distinct if item != TORCH])
         race = laboratory.bench(Racing(problem, distinct, RACE_MS, 7))
         times = {item.config: item.time_us for item in race.measurements}
     return {

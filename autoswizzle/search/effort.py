@@ -19,8 +19,8 @@ class Effort:
     for. finalists, final_ms: how many candidates the interleaved final compares, and the GPU time
     of each of its two races, which the contenders share. candidate_s: time limit of one candidate,
     after which it counts as hung. margin: share of torch's time that a winner must save, beyond
-    noise. min_gain: the search ends when the
-    rest of its budget is expected to save less than this share; 0 spends the budget in full.
+    noise. min_gain: the search ends when the rest of its budget is expected to save less than this
+    share; 0 spends the budget in full.
     """
 
     name: str

@@ -8,7 +8,6 @@ from typing import Any
 from autoswizzle.config import TORCH, GemmConfig
 from autoswizzle.errors import ArgumentError
 from autoswizzle.search.measure import Measurement, Race
-from autoswizzle.search.statistics import median_interval
 
 # Of 79 finals (benchmarks/results/h200/suite-*, 2026-11-30) 76 were won by a configuration within
 # this of the fastest in the screening; the median is 1 % behind it.
@@ -76,8 +75,7 @@ def run_final(finalists: Sequence[GemmConfig], race: RaceCall, margin: float) ->
     ours = first.measurements[:-1]
     fastest = min(ours, key=lambda item: item.time_us).config
     second = race([fastest, TORCH], 2)
-    ratios = [theirs / our for our, theirs in zip(*second.rounds_us, strict=True)]
-    ratio, low, high = median_interval(ratios)
+    ratio, low, high = second.ratio()
     winner = fastest if low > 1 + margin else TORCH
     return Final(winner, fastest, ratio, low, high, first.measurements, second.measurements)
 

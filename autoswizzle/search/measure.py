@@ -129,6 +129,13 @@ class Race:
     measurements: tuple[Measurement, ...]
     rounds_us: tuple[tuple[float, ...], ...]
 
+    def ratio(self, place: int = 1) -> tuple[float, float, float]:
+        """The time of the configuration at place over that of the first: the median over the
+        rounds, and its 95 % confidence interval.
+        """
+        pairs = zip(self.rounds_us[0], self.rounds_us[place], strict=True)
+        return median_interval([theirs / ours for ours, theirs in pairs])
+
 
 class Measurer:
     """Times configurations of one problem on the current CUDA device.

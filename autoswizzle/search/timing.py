@@ -206,10 +206,10 @@ def interleaved(
     width = len(order)
     return [
         tuple(
-            (slots[first + place] + slots[first + width - 1 - place]) / (2 * calls[place])
+            (slots[first + place] + slots[first + width - 1 - place]) / (2 * count)
             for first in range(0, len(slots), width)
         )
-        for place in range(len(loops))
+        for place, count in enumerate(calls)
     ]
 
 

@@ -232,6 +232,12 @@ class AheadOfNeed(Generic[T, R]):
         self.prefetch([task])
         return self._futures[task].result()
 
+    def complete(self, tasks: Sequence[T]) -> None:
+        """Run tasks side by side, to the end; raises what the first that fails raises."""
+        self.prefetch(tasks)
+        for task in tasks:
+            self(task)
+
     def _run(self, task: T) -> R:
         outcome = self._remembered(self._key, task, self._run_in_worker)
         if isinstance(outcome, CompileError):

@@ -26,25 +26,20 @@ from autoswizzle.problem import GemmProblem
 from autoswizzle.settings import settings
 
 
-@pytest.fixture
-def sharing(monkeypatch):
-    """The module of that name beside this file."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    return import_module("sharing")
+def _beside(name):
+    """A fixture that is the module of that name beside this file."""
+
+    @pytest.fixture(name=name)
+    def module(monkeypatch):
+        monkeypatch.syspath_prepend(str(Path(__file__).parent))
+        return import_module(name)
+
+    return module
 
 
-@pytest.fixture
-def stored_search(monkeypatch):
-    """The module of that name beside this file."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    return import_module("stored_search")
-
-
-@pytest.fixture
-def fake_laboratory(monkeypatch):
-    """The module of that name beside this file."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    return import_module("fake_laboratory")
+sharing, stored_search, fake_laboratory = map(
+    _beside, ("sharing", "stored_search", "fake_laboratory")
+)
 
 
 @pytest.fixture

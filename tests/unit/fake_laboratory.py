@@ -64,6 +64,11 @@ class Compilers:
     def prefetch(self, tasks):
         self.announced += tasks
 
+    def complete(self, tasks):
+        self.prefetch(tasks)
+        for task in tasks:
+            self(task)
+
     def __call__(self, task):
         assert task in self.announced, "compiled without notice"
         config, problem = task

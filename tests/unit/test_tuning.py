@@ -59,6 +59,19 @@ class Searches:
         return sorted(m for _, m in self.made)
 
 
+def interrupt_at(sharing, log, lines):
+    """Interrupts this process when log has that many lines; the list returned then holds when."""
+    interrupted = []
+
+    def interrupt():
+        sharing.wait_for_lines(log, lines)
+        interrupted.append(time.monotonic())
+        signal.raise_signal(signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    return interrupted
+
+
 def test_an_interrupt_ends_every_gpus_processes_and_blames_no_candidate(
     fresh, sharing, monkeypatch, tmp_path
 ):
@@ -75,14 +88,7 @@ def test_an_interrupt_ends_every_gpus_processes_and_blames_no_candidate(
         "autoswizzle.search.bench.Bench", lambda gpu, run, device: partial(tasks.stuck_bench, log)
     )
     monkeypatch.setattr(tuning, "detect", lambda device: H200)
-    interrupted = []
-
-    def interrupt():
-        sharing.wait_for_lines(log, 2)
-        interrupted.append(time.monotonic())
-        signal.raise_signal(signal.SIGINT)
-
-    threading.Thread(target=interrupt).start()
+    interrupted = interrupt_at(sharing, log, 2)
     storage = f"sqlite:///{tmp_path}/s.db"
     with pytest.raises(KeyboardInterrupt):
         tuning.tune(wanted, devices=[0, 1], storage=storage)
@@ -106,14 +112,7 @@ def test_an_interrupt_ends_what_ranks(fresh, sharing, monkeypatch, tmp_path, wan
     stuck = partial(tasks.stuck, log)
     monkeypatch.setattr("autoswizzle.laboratory.Ranker", lambda gpu: stuck)
     monkeypatch.setattr(tuning, "detect", lambda device: H200)
-    interrupted = []
-
-    def interrupt():
-        sharing.wait_for_lines(log, 1)
-        interrupted.append(time.monotonic())
-        signal.raise_signal(signal.SIGINT)
-
-    threading.Thread(target=interrupt).start()
+    interrupted = interrupt_at(sharing, log, 1)
     with pytest.raises(KeyboardInterrupt):
         tuning.tune(PROBLEMS[:wanted])
     assert time.monotonic() - interrupted[0] < 2
