@@ -290,7 +290,7 @@ def bind_kernel(
 def load_cache(path: str | os.PathLike[str]) -> int:
     """Search a cache file or folder before every other place; returns its number of entries.
 
-    Raises CacheError when it holds no usable entry.
+    Raises ArgumentError for what names no file or folder, CacheError when it holds no usable entry.
     """
     return dispatcher().store.add_read_only(as_path(path).absolute())
 
@@ -300,8 +300,8 @@ def export_cache(
 ) -> int:
     """Write the user's entries (of some problems) into one JSON file; returns how many it holds.
 
-    An existing cache file is added to. Raises CacheError when path can't be written or is another
-    kind of file.
+    An existing cache file is added to. Raises ArgumentError for what names no file, ProblemError for
+    bad problems, CacheError when path can't be written or is another kind of file.
     """
     file = as_path(path)
     wanted = None if problems is None else as_problems(problems)
