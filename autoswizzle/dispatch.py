@@ -300,8 +300,8 @@ def export_cache(
 ) -> int:
     """Write the user's entries (of some problems) into one JSON file; returns how many it holds.
 
-    An existing cache file is added to. Raises ArgumentError for what names no file, ProblemError for
-    bad problems, CacheError when path can't be written or is another kind of file.
+    An existing cache file is added to. Raises ArgumentError for what names no file, ProblemError
+    for bad problems, CacheError when path can't be written or is another kind of file.
     """
     file = as_path(path)
     wanted = None if problems is None else as_problems(problems)

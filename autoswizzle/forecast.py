@@ -14,8 +14,8 @@ def rank(
     """The `top` configurations of least predicted time for problem, best first.
 
     problem: or its text form ("4096x14336x4096:bf16:nt"). gpu: facts, a name of the catalogue
-    ("H200"), or None for device 0. Times in us. Raises ProblemError, ArgumentError (top), HardwareError,
-    UnavailableError (no GPU).
+    ("H200"), or None for device 0. Times in us. Raises ProblemError, ArgumentError (top),
+    HardwareError, UnavailableError (no GPU).
     """
     return ranking.rank(as_problem(problem), _gpu(gpu), top)
 
