@@ -5,7 +5,7 @@ from typing import Any
 
 from autoswizzle.errors import ConfigError, check_choice
 
-KERNELS = ("pointer", "tma", "wgmma", "mma_sync", "torch")
+KERNELS = ("pointer", "tma", "wgmma", "multicast", "mma_sync", "torch")
 SWIZZLES = ("row", "column", "grouped", "grouped_n", "morton", "xor", "hilbert", "serpentine")
 GROUPED_SWIZZLES = ("grouped", "grouped_n", "serpentine")  # those that read group_size
 SCHEDULINGS = ("static", "dynamic")
@@ -32,10 +32,12 @@ class GemmConfig:
     group is high (grouped, serpentine) or wide (grouped_n). persistent: programs loop over tiles,
     handed out by index (static) or by an atomic counter (dynamic). split_k: parts that the k steps
     of every tile are split into; stream_k: the tiles of the last, partial wave are shared by all
-    SMs, as its size asks for (space.tail). epilogue_subtile: column slices
-    the output tile is stored in. flatten: the tile and k loops are fused (tma). warp_specialize:
-    how warps are split (wgmma). smem_a, smem_b, smem_c: shared-memory swizzle bytes (mma_sync).
-    max_registers: compiler cap per thread, 0 for none.
+    SMs, as its size asks for (space.tail). epilogue_subtile: column slices the output tile is
+    stored in. flatten: the tile and k loops are fused (tma). warp_specialize: how warps are split
+    (wgmma, multicast). cluster_m, cluster_n: thread blocks of a cluster, whose tiles lie side by
+    side along m and n (multicast). padded: operands that TMA can't address are copied to padded
+    rows first, and the result from such rows (tma, wgmma, multicast). smem_a, smem_b, smem_c:
+    shared-memory swizzle bytes (mma_sync). max_registers: compiler cap per thread, 0 for none.
     Fields a kernel does not use keep their defaults (space.why_illegal).
     """
 
@@ -55,6 +57,9 @@ class GemmConfig:
     flatten: bool = False
     epilogue_subtile: int = 1
     warp_specialize: str = "none"
+    cluster_m: int = 1
+    cluster_n: int = 1
+    padded: bool = False
     smem_a: str = "none"
     smem_b: str = "none"
     smem_c: str = "none"

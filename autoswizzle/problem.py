@@ -104,6 +104,13 @@ class GemmProblem:
             return "tf32" if self.precision == "tf32" else "fp32"
         return "fp8" if self.dtype.startswith("fp8") else self.dtype
 
+    @property
+    def fits_tma(self) -> bool:
+        """Whether TMA can address the operands: they are aligned, and rows of C whole pieces of 16
+        bytes, since a store that ends beyond n still writes up to the next 16 (triton issue 11583).
+        """
+        return bool(self.aligned) and self.n * self.out_itemsize % ALIGNMENT == 0
+
     def with_m(self, m: int) -> "GemmProblem":
         """The same problem with another m and the same alignment class."""
         return replace(self, m=m)

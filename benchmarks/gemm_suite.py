@@ -14,6 +14,7 @@ import json
 import math
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from statistics import geometric_mean
@@ -35,7 +36,7 @@ from autoswizzle.space import FAMILIES
 from autoswizzle.tuning import entry_of
 
 SLOW = 0.97  # ratios below it are counted
-AHEAD = 4  # problems whose seeds compile before their turn
+AHEAD = 4  # problems whose seeds are ranked and compiled before their turn
 
 
 def main() -> None:
@@ -48,7 +49,7 @@ def main() -> None:
     parser.add_argument("--finalists", type=int, default=5)
     parser.add_argument("--trials", type=int, default=0, help="beyond the seeds, by the sampler")
     parser.add_argument("--screening-ms", type=float, default=8)
-    parser.add_argument("--final-ms", type=float, default=1200)
+    parser.add_argument("--final-ms", type=float, default=1600)
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop starting problems")
     parser.add_argument("--entries", type=Path)
     parser.add_argument("--out", type=Path)
@@ -72,12 +73,12 @@ def main() -> None:
     began = time.monotonic()
     left = [problem for problem in problems if str(problem) not in rows]
     made = {**stamp(gpu), "sources": sources}
-    with Laboratory(gpu, 0, effort, None) as laboratory:
+    with Laboratory(gpu, 0, effort, None) as laboratory, ThreadPoolExecutor(1) as scout:
         for index, problem in enumerate(left):
             if time.monotonic() - began > options.seconds:
                 break
-            for following in left[index : index + AHEAD]:
-                laboratory.announce(following)
+            for following in left[index + 1 : index + AHEAD]:
+                scout.submit(laboratory.announce, following)
             started = time.monotonic()
             try:
                 found = laboratory.search(problem)

@@ -26,6 +26,7 @@ MODULES: Mapping[str, str] = {
     "pointer": "autoswizzle.kernels.pointer",
     "tma": "autoswizzle.kernels.tma",
     "wgmma": "autoswizzle.kernels.wgmma",
+    "multicast": "autoswizzle.kernels.multicast",
     "mma_sync": "autoswizzle.kernels.mma_sync",
 }
 

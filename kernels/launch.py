@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +14,7 @@ from autoswizzle.errors import LaunchError, ProblemError
 from autoswizzle.hardware import detect
 from autoswizzle.kernels.compiler import compile_errors
 from autoswizzle.kernels.family import Call, family
+from autoswizzle.kernels.padding import copy_call, multiply_padded
 from autoswizzle.problem import GemmProblem
 from autoswizzle.simulator.resources import Resources, resident_blocks
 
@@ -26,19 +29,37 @@ def run(config: GemmConfig, problem: GemmProblem, a: Tensor, b: Tensor, out: Ten
     ProblemError for other extents, CompileError, and LaunchError when the launch is refused.
     """
     check_extents(problem, a, b, out)
-    call = family(config.kernel).call(config, problem, a, b, out)
+    if config.padded:
+        multiply = partial(run, *without_padding(config, problem))
+        multiply_padded(problem.layout, (a, b, out), multiply, copy)
+    else:
+        launch(family(config.kernel).call(config, problem, a, b, out), a.device, str(config))
+
+
+def without_padding(config: GemmConfig, problem: GemmProblem) -> tuple[GemmConfig, GemmProblem]:
+    """What runs between the copies of a padded configuration."""
+    return replace(config, padded=False), replace(problem, aligned=True)
+
+
+def copy(source: Tensor, target: Tensor) -> None:
+    """target[rows, cols] = source[rows, cols], whatever their alignment; raises as run does."""
+    launch(copy_call(source, target), source.device, "the copy to padded rows")
+
+
+def launch(call: Call, device: torch.device, name: str) -> None:
+    """Compile if need be, and launch on the device's current stream; see run."""
     if interpreted(call):
         programs = min(call.tiles, INTERPRETED_PROGRAMS) if call.persistent else call.tiles
-        call.kernel[(programs,)](**call.arguments(a.device))
+        call.kernel[(programs,)](**call.arguments(device))
         return
-    with current_device(a.device):
+    with current_device(device):
         kernel, resources = load(call)
-        grid = (programs_of(call, resources, a.device), 1, 1)
-        arguments = call.arguments(a.device)
+        grid = (programs_of(call, resources, device), 1, 1)
+        arguments = call.arguments(device)
         try:
             kernel[grid](*arguments.values())
         except RuntimeError as error:  # what triton's launcher raises for a driver error
-            raise LaunchError(f"{config}: {error}") from error
+            raise LaunchError(f"{name}: {error}") from error
 
 
 def load(call: Call) -> tuple[Any, Resources]:

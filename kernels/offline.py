@@ -15,7 +15,7 @@ from autoswizzle.errors import CompileError, UnavailableError
 from autoswizzle.hardware import WARP_SIZE, Gpu
 from autoswizzle.kernels.compiler import compile_errors
 from autoswizzle.kernels.family import Call, family
-from autoswizzle.kernels.launch import interpreted
+from autoswizzle.kernels.launch import interpreted, without_padding
 from autoswizzle.problem import ALIGNMENT, TORCH_NAMES, GemmProblem
 from autoswizzle.simulator.resources import Resources, why_infeasible
 
@@ -55,6 +55,8 @@ def compile_for(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources
 
 def compiled(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Any:  # noqa: ANN401
     """The CompiledKernel of config for gpu, on operands as problem describes them."""
+    if config.padded:
+        config, problem = without_padding(config, problem)
     call = family(config.kernel).call(config, problem, *meta_operands(problem))
     if interpreted(call):
         raise UnavailableError("compiling needs TRITON_INTERPRET unset")

@@ -30,6 +30,7 @@ from autoswizzle.search.timing import (
     burst,
     interleaved,
     loop,
+    replays,
     sustained,
 )
 
@@ -182,20 +183,17 @@ class Measurer:
                 samples = sustained(calls, self._backend, budget_ms)
         return Measurement.from_samples(config, method, samples)
 
-    def race(self, configs: Sequence[GemmConfig], budget_ms: float, turn_ms: float = 0.0) -> Race:
-        """Check every product, then time the configurations in turns, budget_ms for each.
-
-        turn_ms: see timing.interleaved.
-        """
+    def race(self, configs: Sequence[GemmConfig], budget_ms: float) -> Race:
+        """Check every product, then time the configurations in turns, budget_ms for each."""
         with float32_precision(self._problem):
             loops = [loop(self._checked_calls(config), self._backend) for config in configs]
             with ClockLog(_gpu_id(self._device)) as log:
-                rounds = interleaved(loops, self._backend, budget_ms, turn_ms)
+                rounds = interleaved(loops, self._backend, budget_ms)
         measurements = tuple(
             Measurement.from_samples(
                 config,
                 "sustained",
-                Samples(times, item.host_us, False, 2 * len(times) * item.calls),
+                Samples(times, item.host_us, False, 2 * len(times) * item.calls * replays(item)),
                 log.clocks,
             )
             for config, item, times in zip(configs, loops, rounds, strict=True)

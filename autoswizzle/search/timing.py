@@ -23,6 +23,10 @@ MAX_SAMPLES = 250  # 4 queue entries each: the launch queue (about 1,000) never 
 REPLAY_US = 1000.0  # a graph lasts at least this long, so that its own launch (~10 us) is < 1 %
 MAX_GRAPH_CALLS = 512
 WARM_UP_MS = 300.0  # of turns that are not counted: the clocks settle under power
+# Of a contender, its first half not counted. On an H200 at its power limit kernels in turns of
+# 40 ms ran at clocks up to 8 % apart, in turns of a millisecond all at one (2026-11-30).
+TURN_MS = 40.0
+LEAST_ROUNDS = 3  # of such turns
 
 
 class Stamp(Protocol):
@@ -175,34 +179,36 @@ def sustained(calls: Sequence[Call], backend: Backend, budget_ms: float) -> Samp
 
 
 def interleaved(
-    loops: Sequence[Loop], backend: Backend, budget_ms: float, turn_ms: float = 0.0
+    loops: Sequence[Loop], backend: Backend, budget_ms: float, turn_ms: float = TURN_MS
 ) -> list[tuple[float, ...]]:
     """For each loop, its time a call in every round; all loops run in turns, A B C C B A.
 
     budget_ms: for each loop. The two turns a loop has in a round are averaged, so a linear drift
-    of the clocks hits every loop alike. turn_ms: how long a turn lasts, one replay by default: all
-    then run at one clock, and none gains from leaving power for a higher one.
+    of the clocks hits every loop alike. turn_ms: long enough that the clock follows what the loop
+    draws from the power limit, as where it runs alone; 0: one replay, so that all run at one clock.
     """
     order = [*range(len(loops)), *reversed(range(len(loops)))]
-    repeats = [max(1, round(1e3 * turn_ms / (item.time_us * item.calls))) for item in loops]
-    calls = [count * item.calls for count, item in zip(repeats, loops, strict=True)]
-    round_us = 2 * sum(item.time_us * count for item, count in zip(loops, calls, strict=True))
+    counted = [replays(item, turn_ms) for item in loops]
+    calls = [count * item.calls for count, item in zip(counted, loops, strict=True)]
+    turns_us = sum(item.time_us * count for item, count in zip(loops, calls, strict=True))
+    round_us = 2 * turns_us * (2 if turn_ms else 1)
 
-    def take_turn(place: int) -> None:
-        for _ in range(repeats[place]):
+    def take_turn(place: int) -> tuple[Stamp, Stamp]:
+        for _ in range(counted[place] if turn_ms else 0):
             loops[place].replay()
+        began = backend.record()
+        for _ in range(counted[place]):
+            loops[place].replay()
+        return began, backend.record()
 
     for _ in range(math.ceil(1e3 * WARM_UP_MS / round_us)):
         for place in order:
             take_turn(place)
-    rounds = _clamp(1e3 * budget_ms * len(loops) / round_us)
-    stamps = [backend.record()]
-    for _ in range(rounds):
-        for place in order:
-            take_turn(place)
-            stamps.append(backend.record())
+    wanted = 1e3 * budget_ms * len(loops) / round_us
+    rounds = max(LEAST_ROUNDS, round(wanted)) if turn_ms else _clamp(wanted)
+    turns = [take_turn(place) for _ in range(rounds) for place in order]
     backend.synchronize()
-    slots = [_elapsed_us(*pair) for pair in pairwise(stamps)]
+    slots = [_elapsed_us(*turn) for turn in turns]
     width = len(order)
     return [
         tuple(
@@ -211,6 +217,11 @@ def interleaved(
         )
         for place, count in enumerate(calls)
     ]
+
+
+def replays(item: Loop, turn_ms: float = TURN_MS) -> int:
+    """How many replays of a turn count."""
+    return max(1, round(500 * turn_ms / (item.time_us * item.calls)))
 
 
 def _replayed(replay: Call, backend: Backend, count: int) -> Sequence[float]:

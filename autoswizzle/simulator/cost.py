@@ -7,15 +7,17 @@ the k loop of each tile are the filling of the pipeline, and the stores of its r
 computes beside them.
 """
 
+import itertools
 import math
 from dataclasses import astuple, dataclass
 
 from autoswizzle.config import GemmConfig
 from autoswizzle.hardware import WARP_SIZE, Gpu
-from autoswizzle.problem import GemmProblem
+from autoswizzle.problem import ALIGNMENT, GemmProblem
 from autoswizzle.simulator.resources import copies_asynchronously, uses_wgmma
-from autoswizzle.space import grid, tail
+from autoswizzle.space import cluster_size, grid, pieces, tail
 
+SPECIALIZED = ("wgmma", "multicast")  # kernels whose warps are split, whose block_n is of pieces
 MMA_SYNC_SHARE = 0.6  # of what wgmma reaches, on GPUs that have it
 # Bytes an SM reads from shared memory while its tensor cores do one 16-bit operation: 128 a cycle
 # over 2048 (sm_80), 1024 (sm_86, 89, 120), 4096 (sm_90), 8192 (sm_100) operations a cycle.
@@ -29,14 +31,15 @@ class Coefficients:
     """What the model takes from measurements; benchmarks/fit_time_model.py fits it.
 
     pointer, tma, mma_sync: share of what torch.matmul keeps up (Gpu.sustained) that products of the
-    family reach; none, cooperative, pingpong: those of wgmma, by warp_specialize. serial_share: of
-    that, in wgmma without specialised warps on a block_n of two pieces, whose products do not
-    overlap. step_us: of a k step beside its products. load_latency_us: from the load of a k step to
-    computing with it. l2_share: of Gpu.sustained.l2_gbs, that loads of tiles draw. l2_overlap,
-    dram_overlap: exponents of the root of powers in which L2 and DRAM time join arithmetic; 1 hides
-    nothing, infinity all but the longest. store_bytes_per_sm_us: of a result that nothing computes
-    beside. partial_bytes_per_sm_us: of partial sums of a split K, written and read back by one SM.
-    spill_bytes_per_sm_us: of spilled registers, written and read back in every k step.
+    family reach; none, cooperative, pingpong: those of wgmma and multicast, by warp_specialize.
+    serial_share: of that, in wgmma without specialised warps on a block_n of two pieces, whose
+    products do not overlap. step_us: of a k step beside its products. load_latency_us: from the
+    load of a k step to computing with it. l2_share: of Gpu.sustained.l2_gbs, that loads of tiles
+    draw. l2_overlap, dram_overlap: exponents of the root of powers in which L2 and DRAM time join
+    arithmetic; 1 hides nothing, infinity all but the longest. store_bytes_per_sm_us: of a result
+    that nothing computes beside. partial_bytes_per_sm_us: of partial sums of a split K, written and
+    read back by one SM. spill_bytes_per_sm_us: of spilled registers, written and read back in every
+    k step.
     """
 
     pointer: float
@@ -71,7 +74,8 @@ FITTED = Coefficients(
 class Terms:
     """The parts of a predicted time, microseconds: they add up to it.
 
-    hidden: below 0, what the bounds (arithmetic, dram, l2) save by running side by side.
+    hidden: below 0, what the bounds (arithmetic, dram, l2) save by running side by side. padding:
+    copies to padded rows and back, each a launch.
     """
 
     arithmetic: float
@@ -81,6 +85,7 @@ class Terms:
     prologue: float
     epilogue: float
     reduction: float
+    padding: float
     launch: float
 
     @property
@@ -104,7 +109,7 @@ def terms(
     """
     grid_m, grid_n = grid(config, problem)
     phases = _phases(config, problem, gpu)
-    rounds = sum(-(-phase.items // (blocks * gpu.num_sms)) for phase in phases)
+    rounds = sum(-(-phase.items // _slots(config, gpu, blocks)) for phase in phases)
     touched = (problem.m * grid_n + problem.n * grid_m) * problem.batch * problem.k
     kept_up = gpu.sustained
     arithmetic = sum(
@@ -124,10 +129,11 @@ def terms(
         hidden=bound - (arithmetic + dram + l2),
         prologue=fitted.load_latency_us,
         epilogue=exposed * store_us,
-        reduction=sum(_partials(phase, blocks, gpu) for phase in phases)
+        reduction=sum(_partials(config, phase, blocks, gpu) for phase in phases)
         * tile
         * 4
         / fitted.partial_bytes_per_sm_us,
+        padding=_padding(problem, gpu) if config.padded else 0.0,
         launch=kept_up.launch_us,
     )
 
@@ -159,6 +165,24 @@ def dram_write_bytes(problem: GemmProblem) -> int:
     return problem.batch * problem.m * problem.n * problem.out_itemsize
 
 
+def _padding(problem: GemmProblem, gpu: Gpu) -> float:
+    """Reading and writing each matrix that TMA can't address: all three, if only bases are odd."""
+    inner_a = problem.k if problem.layout[0] == "n" else problem.m
+    inner_b = problem.n if problem.layout[1] == "n" else problem.k
+    matrices = (
+        (inner_a, problem.m * problem.k, problem.itemsize),
+        (inner_b, problem.k * problem.n, problem.itemsize),
+        (problem.n, problem.m * problem.n, problem.out_itemsize),
+    )
+    copied = [
+        elements * itemsize
+        for inner, elements, itemsize in matrices
+        if inner * itemsize % ALIGNMENT
+    ] or [elements * itemsize for _, elements, itemsize in matrices]
+    moved = 2 * problem.batch * sum(copied)
+    return moved / (gpu.sustained.dram_gbs * 1e3) + len(copied) * gpu.sustained.launch_us
+
+
 def _arithmetic(
     config: GemmConfig,
     problem: GemmProblem,
@@ -175,7 +199,8 @@ def _arithmetic(
     spilled = 2 * spill_bytes * WARP_SIZE * config.num_warps
     step = _step(config, problem, gpu, fitted) + fitted.step_us
     step += spilled / fitted.spill_bytes_per_sm_us
-    step_bytes = (config.block_m + config.block_n) * config.block_k * problem.itemsize
+    rows, columns = config.block_m / config.cluster_n, config.block_n / config.cluster_m
+    step_bytes = (rows + columns) * config.block_k * problem.itemsize
     l2_bytes_per_sm_us = fitted.l2_share * gpu.sustained.l2_gbs * 1e3 / gpu.num_sms
     load = fitted.load_latency_us + step_bytes / l2_bytes_per_sm_us
     ahead = config.num_stages - 1 if copies_asynchronously(config, problem) else 0
@@ -185,33 +210,38 @@ def _arithmetic(
             return max(resident * step, load + step)
         return _together(resident * step, load / ahead, fitted.l2_overlap)
 
-    whole, rest = divmod(phase.items, blocks * gpu.num_sms)
-    last = -(-rest // gpu.num_sms)
+    whole, rest = divmod(phase.items, _slots(config, gpu, blocks))
+    last = -(-rest // _slots(config, gpu, 1))
     return phase.steps * (whole * round_us(blocks) + (round_us(last) if rest else 0))
 
 
 def _step(config: GemmConfig, problem: GemmProblem, gpu: Gpu, fitted: Coefficients) -> float:
     """Microseconds of one k step of a block alone on an SM, its operands in shared memory."""
-    flops = 2 * config.block_m * config.block_n * config.block_k
     share = gpu.sustained.peak_share * _share(config, fitted)
     if uses_wgmma(config, problem, gpu):
-        shared_elements = config.block_m * (1 + config.block_n / 64)  # B once per 64 rows of A
+        widths = pieces(config) if config.kernel in SPECIALIZED else (config.block_n,)
+        # B once per 64 rows of A
+        products = [(width, config.block_m * (1 + width / 64)) for width in widths]
     else:
         share *= MMA_SYNC_SHARE if gpu.capability == 90 else 1.0
-        shared_elements = (config.block_m + config.block_n) * math.sqrt(config.num_warps)
-    shared_bytes = shared_elements * config.block_k * problem.itemsize
-    bounds = (
-        flops / (share * gpu.rates.tflops(problem.rate)),
-        shared_bytes / SHARED_BYTES_PER_FLOP[gpu.capability] / gpu.rates.tflops("fp16"),
-    )
-    return max(bounds) * gpu.num_sms / 1e6
+        read = (config.block_m + config.block_n) * math.sqrt(config.num_warps)
+        products = [(config.block_n, read)]
+    shared_bytes_per_us = SHARED_BYTES_PER_FLOP[gpu.capability] * gpu.rates.tflops("fp16") * 1e6
+    flops_per_us = share * gpu.rates.tflops(problem.rate) * 1e6
+
+    def product(columns: int, shared_elements: float) -> float:
+        flops = 2 * config.block_m * columns * config.block_k
+        shared_bytes = shared_elements * config.block_k * problem.itemsize
+        return max(flops / flops_per_us, shared_bytes / shared_bytes_per_us)
+
+    return sum(itertools.starmap(product, products)) * gpu.num_sms
 
 
 def _share(config: GemmConfig, fitted: Coefficients) -> float:
     """Of the sustained rate, that the products of this kernel reach."""
-    if config.kernel != "wgmma":
+    if config.kernel not in SPECIALIZED:
         return float(getattr(fitted, config.kernel))
-    serial = config.warp_specialize == "none" and config.block_n & (config.block_n - 1)
+    serial = config.warp_specialize == "none" and len(pieces(config)) > 1
     share = float(getattr(fitted, config.warp_specialize))
     return share * fitted.serial_share if serial else share
 
@@ -222,8 +252,13 @@ def _together(one: float, other: float, overlap: float) -> float:
     return float(longest * (1 + (min(one, other) / longest) ** overlap) ** (1 / overlap))
 
 
-def _partials(phase: Phase, blocks: int, gpu: Gpu) -> float:
+def _slots(config: GemmConfig, gpu: Gpu, blocks: int) -> int:
+    """Work items that `blocks` resident on each SM take at once: a cluster's blocks are one."""
+    return blocks * gpu.num_sms // cluster_size(config)
+
+
+def _partials(config: GemmConfig, phase: Phase, blocks: int, gpu: Gpu) -> float:
     """Partial sums of tiles that an SM moves: it writes its own, or adds those of a tile."""
     if phase.parts == 1:
         return 0
-    return -(-phase.items // (blocks * gpu.num_sms)) * blocks * phase.parts
+    return -(-phase.items // _slots(config, gpu, blocks)) * blocks * phase.parts

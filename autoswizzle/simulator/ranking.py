@@ -16,7 +16,7 @@ from autoswizzle.simulator.l2 import measured_traffic
 from autoswizzle.simulator.lru import Traffic, traffic
 from autoswizzle.simulator.resources import Resources, estimate, resident_blocks, why_infeasible
 from autoswizzle.simulator.work import Launch
-from autoswizzle.space import candidates, grid, orders, tiles, why_illegal
+from autoswizzle.space import candidates, cluster_size, grid, orders, tiles, why_illegal
 
 # What a model of the L2 makes of a launch on a GPU; the last argument: bytes of an output element.
 _MODELS: Mapping[str, Callable[[Launch, Gpu, int], Traffic]] = {
@@ -33,7 +33,7 @@ class Prediction:
     """One configuration's predicted run.
 
     l2_hit_rate: 0..1, of operand tiles. waves: work items over those resident at once. resident:
-    programs the GPU holds at once. time_us and its terms: microseconds.
+    programs the GPU holds at once (a cluster is one). time_us and its terms: microseconds.
     """
 
     problem: GemmProblem
@@ -133,7 +133,9 @@ def shortlist(
             least = _terms(config, problem, gpu, resources, least_bytes).total
             found = ((least, -config.num_stages, config.epilogue_subtile), resources, config)
             key = replace(config, num_stages=1, epilogue_subtile=1)
-            bounded[key] = min(found, bounded.get(key, found), key=lambda entry: entry[0])
+            if config.warp_specialize == "cooperative":  # one consumer of 8 warps, two of 4: alike
+                key = replace(key, num_warps=4)
+            bounded[key] = min(bounded.get(key, found), found, key=lambda entry: entry[0])
     promising = sorted(bounded.values(), key=lambda entry: entry[0])[:_TILES]
     columns = [
         sorted(
@@ -180,11 +182,12 @@ def _predicted(
     resources: Resources,
     follow: Callable[[Launch], Traffic],
 ) -> Prediction:
-    resident = resident_blocks(resources, gpu) * gpu.num_sms
+    resident = resident_blocks(resources, gpu) * gpu.num_sms // cluster_size(config)
     grid_m, grid_n = grid(config, problem)
     items = problem.batch * grid_m * grid_n * config.split_k
     launch = Launch(
-        problem.m, problem.n, problem.k, config.block_m, config.block_n, config.block_k,
+        problem.m, problem.n, problem.k,
+        config.block_m * config.cluster_m, config.block_n * config.cluster_n, config.block_k,
         problem.itemsize, config.swizzle, config.group_size, min(resident, items), problem.batch,
         config.split_k, config.num_stages, config.persistent,
     )  # fmt: skip

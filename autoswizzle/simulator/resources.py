@@ -1,7 +1,7 @@
 """What a kernel takes of an SM, in closed form, and how many of its blocks an SM holds."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autoswizzle.config import GemmConfig
 from autoswizzle.errors import ConfigError
@@ -149,6 +149,13 @@ def _wgmma(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources:
     return Resources(gpu.limits.registers // (WARP_SIZE * warps) // 8 * 8, shared, warps)
 
 
+def _multicast(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources:
+    """A wgmma kernel with a second set of barriers: both blocks release what is multicast."""
+    found = _wgmma(config, problem, gpu)
+    barriers = config.num_stages * BARRIER_BYTES + 16
+    return replace(found, shared_bytes=found.shared_bytes + barriers)
+
+
 def _mma_sync(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources:
     """C lies over the ring of A and B; a warp holds its fragments of a whole k step."""
 
@@ -176,6 +183,7 @@ _ESTIMATES: Mapping[str, Callable[[GemmConfig, GemmProblem, Gpu], Resources]] = 
     "pointer": _pointer,
     "tma": _tma,
     "wgmma": _wgmma,
+    "multicast": _multicast,
     "mma_sync": _mma_sync,
 }
 

@@ -3,7 +3,7 @@
 from autoswizzle.space.families import FAMILIES, GROUP_SIZES, Family
 from autoswizzle.space.legality import MAX_GROUP_SIZE, why_illegal
 from autoswizzle.space.listing import branches, candidates, default_config, orders, tiles
-from autoswizzle.space.rules import MAX_REGISTERS, consumers, grid, tail
+from autoswizzle.space.rules import MAX_REGISTERS, cluster_size, consumers, grid, pieces, tail
 
 __all__ = [
     "FAMILIES",
@@ -13,10 +13,12 @@ __all__ = [
     "Family",
     "branches",
     "candidates",
+    "cluster_size",
     "consumers",
     "default_config",
     "grid",
     "orders",
+    "pieces",
     "tail",
     "tiles",
     "why_illegal",

@@ -20,8 +20,9 @@ def branches(problem: GemmProblem, gpu: Gpu) -> dict[str, Mapping[str, tuple[Any
 
     group_size is in play only for the swizzles of config.GROUPED_SWIZZLES.
     """
+    settled = {"padded": (not problem.fits_tma,)}
     return {
-        kernel: family.tunables
+        kernel: {name: settled.get(name, values) for name, values in family.tunables.items()}
         for kernel, family in FAMILIES.items()
         if gpu.capability in family.capabilities and problem.dtype in family.dtypes
     }

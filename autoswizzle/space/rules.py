@@ -11,6 +11,11 @@ from autoswizzle.toolchain import triton_version
 
 MAX_REGISTERS = 255  # a thread can have
 MAX_ACCUMULATORS = 256  # fp32 accumulators a thread can hold (255 registers a thread)
+# Slices that a wgmma tile is stored in, by its columns.
+SLICES = {
+    32: (1, 2), 64: (1, 2, 4), 96: (3, 6), 128: (1, 2, 4, 8), 160: (5, 10), 192: (3, 6),
+    256: (1, 2, 4, 8),
+}  # fmt: skip
 MAX_SPLIT_K = 32  # partial sums of a tile that its last program adds
 MAX_SPLIT_ADDED = 64  # of a slice of the tile, beside their addresses: 128 spills, ptxas 12.8
 # Tiles of the last wave, and the SMs that share them: 1/8 to 4/5 of a wave.
@@ -25,8 +30,23 @@ MAX_SPLIT_WAVES = 8  # work items an SM, when k is split: a larger grid needs no
 
 
 def grid(config: GemmConfig, problem: GemmProblem) -> tuple[int, int]:
-    """Tiles along m and along n."""
-    return -(-problem.m // config.block_m), -(-problem.n // config.block_n)
+    """Tiles along m and along n: a cluster's are one, as it takes them together."""
+    rows, columns = config.block_m * config.cluster_m, config.block_n * config.cluster_n
+    return -(-problem.m // rows), -(-problem.n // columns)
+
+
+def cluster_size(config: GemmConfig) -> int:
+    """Blocks of a cluster, which is one program."""
+    return config.cluster_m * config.cluster_n
+
+
+def pieces(config: GemmConfig) -> tuple[int, ...]:
+    """Powers of two that block_n of a wgmma kernel is made of, the wider first: the products of a
+    k step. Three consumers have registers for 128 columns at once.
+    """
+    widest = 128 if consumers(config) == 3 else 256
+    first = min(widest, 1 << (config.block_n.bit_length() - 1))
+    return (first,) if first == config.block_n else (first, config.block_n - first)
 
 
 def consumers(config: GemmConfig) -> int:
@@ -110,12 +130,17 @@ def aligned(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
     return None
 
 
-def whole_pieces(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
-    """A TMA store that ends beyond n still writes up to the next 16 bytes (triton issue 11583)."""
+def addressable(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    """What TMA can't address is copied to padded rows, and nothing else is."""
+    if config.padded and problem.fits_tma:
+        return f"padded must be false where TMA can address the operands, got true for {problem}"
+    if config.padded or problem.fits_tma:
+        return None
     unit = ALIGNMENT // problem.out_itemsize
-    if problem.n % unit:
-        return f"{config.kernel} needs n to be a multiple of {unit}, got {problem.n}"
-    return None
+    return (
+        f"{config.kernel} needs operands aligned to {ALIGNMENT} bytes and n to be a multiple of "
+        f"{unit}, or padded, got {problem}"
+    )
 
 
 def persistent(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
@@ -138,6 +163,19 @@ def tma_loops(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
     return None
 
 
+def multicast(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    """Two blocks share the operand that they both read; Gluon can since triton 3.9."""
+    version = triton_version()
+    if version is not None and version < (3, 9):
+        return f"{config.kernel} needs triton >= 3.9, got {version[0]}.{version[1]}"
+    if (config.cluster_m, config.cluster_n) not in ((1, 2), (2, 1)):
+        found = f"{config.cluster_m}x{config.cluster_n}"
+        return f"{config.kernel} needs cluster_m x cluster_n 1x2 or 2x1, got {found}"
+    if config.warp_specialize == "none":
+        return f"{config.kernel} needs warp_specialize cooperative or pingpong, got none"
+    return None
+
+
 def toolchain(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
     """Gluon with warp specialisation on Hopper came with triton 3.6."""
     version = triton_version()
@@ -149,31 +187,33 @@ def toolchain(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
 def wgmma_operands(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
     """The hardware reads a 16-bit operand from shared memory either way, a 32-bit one along k."""
     if problem.dtype == "fp32" and problem.precision != "tf32":
-        return f"wgmma needs precision tf32 for fp32, got {problem.precision}"
+        return f"{config.kernel} needs precision tf32 for fp32, got {problem.precision}"
     if problem.dtype == "fp32" and problem.layout != "nt":
-        return f"wgmma needs layout nt for tf32, got {problem.layout}"
+        return f"{config.kernel} needs layout nt for tf32, got {problem.layout}"
     if config.block_k * problem.itemsize not in (128, 256):
         wanted = f"{128 // problem.itemsize} or {256 // problem.itemsize}"
-        return f"wgmma needs block_k {wanted} for {problem.dtype}, got {config.block_k}"
+        return f"{config.kernel} needs block_k {wanted} for {problem.dtype}, got {config.block_k}"
     return None
 
 
 def wgmma_tile(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
-    """block_n 192 is made of 128 and 64 columns; slices of it must not straddle the two. The rows
-    of block_m 192 are shared by three consumers.
+    """A block_n of 96, 160 or 192 is made of 64 or 128 columns and the rest; slices of it must not
+    straddle the two. The rows of block_m 192 are shared by three consumers.
     """
     if config.block_m not in (64, 128, 192, 256):
-        return f"wgmma needs block_m 64, 128, 192 or 256, got {config.block_m}"
-    if config.block_n not in (32, 64, 128, 192, 256):
-        return f"wgmma needs block_n 32, 64, 128, 192 or 256, got {config.block_n}"
-    slices = (3, 6) if config.block_n == 192 else (1, 2, 4, 8)
-    if config.epilogue_subtile not in slices or config.block_n // config.epilogue_subtile < 16:
+        return f"{config.kernel} needs block_m 64, 128, 192 or 256, got {config.block_m}"
+    if config.block_n not in SLICES:
         return (
-            f"wgmma needs epilogue_subtile in {slices} of >= 16 columns for block_n "
-            f"{config.block_n}, got {config.epilogue_subtile}"
+            f"{config.kernel} needs block_n in {', '.join(map(str, SLICES))}, got {config.block_n}"
+        )
+    slices = SLICES[config.block_n]
+    if config.epilogue_subtile not in slices:
+        return (
+            f"{config.kernel} needs epilogue_subtile in {slices} for block_n {config.block_n}, got "
+            f"{config.epilogue_subtile}"
         )
     if not 2 <= config.num_stages <= 8:
-        return f"wgmma needs num_stages in 2..8, got {config.num_stages}"
+        return f"{config.kernel} needs num_stages in 2..8, got {config.num_stages}"
     return None
 
 
@@ -210,25 +250,26 @@ def wgmma_split(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | Non
 def wgmma_warps(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
     """num_warps are those of one consumer: two halves of a tile, two tiles, or one of a tile."""
     if config.num_warps not in (4, 8):
-        return f"wgmma needs num_warps 4 or 8, got {config.num_warps}"
+        return f"{config.kernel} needs num_warps 4 or 8, got {config.num_warps}"
     if config.warp_specialize == "pingpong" and config.num_warps != 4:
-        return f"wgmma needs num_warps 4 for pingpong, got {config.num_warps}"
+        return f"{config.kernel} needs num_warps 4 for pingpong, got {config.num_warps}"
     if config.block_m == 192 and consumers(config) != 3:
         return (
-            "wgmma needs num_warps 4 and warp_specialize cooperative for block_m 192, got "
-            f"{config.num_warps} and {config.warp_specialize}"
+            f"{config.kernel} needs num_warps 4 and warp_specialize cooperative for block_m 192, "
+            f"got {config.num_warps} and {config.warp_specialize}"
         )
     shares = consumers(config) if config.warp_specialize == "cooperative" else 1
     rows = config.block_m // shares
     if rows < 16 * config.num_warps:
         return (
-            f"wgmma needs 64 rows for every 4 warps, got {rows} rows for {config.num_warps} warps"
+            f"{config.kernel} needs 64 rows for every 4 warps, got {rows} rows for "
+            f"{config.num_warps} warps"
         )
     held = rows * config.block_n // (32 * config.num_warps)
     # Without spills, ptxas 12.8: unspecialised warps and three consumers have fewer registers.
     limit = 128 if config.warp_specialize == "none" or shares == 3 else 192
     if held > limit:
-        return f"wgmma needs <= {limit} accumulators a thread, got {held}"
+        return f"{config.kernel} needs <= {limit} accumulators a thread, got {held}"
     return None
 
 

@@ -40,13 +40,18 @@ TILES = [
     ("cooperative", 4, 128, 192, 3, 4),
     ("cooperative", 4, 192, 256, 4, 3),
     ("cooperative", 4, 192, 128, 2, 4),
+    ("cooperative", 4, 128, 160, 5, 5),
+    ("cooperative", 4, 256, 160, 5, 3),
+    ("cooperative", 4, 192, 96, 3, 5),
     ("cooperative", 8, 128, 256, 4, 4),
     ("pingpong", 4, 128, 128, 2, 5),
     ("pingpong", 4, 64, 256, 4, 4),
     ("pingpong", 4, 128, 192, 6, 4),
+    ("pingpong", 4, 128, 160, 5, 5),
     ("none", 4, 128, 128, 2, 5),
     ("none", 4, 64, 64, 1, 6),
     ("none", 8, 128, 256, 4, 4),
+    ("none", 8, 128, 160, 5, 5),
 ]
 # Ragged extents; one k step and fewer k steps than stages; fewer tiles than programs and more.
 SHAPES = [
@@ -71,7 +76,8 @@ def layouts_in_full() -> list[tuple[GemmConfig, GemmProblem, str]]:
         cases.append((config_of(tile), problem, "bound"))
     for tile in TILES:
         problem = GemmProblem(1000, 520, 328, "fp32", "nt", precision="tf32", aligned=True)
-        config = config_of(tile, block_k=32, epilogue_subtile=6 if tile[3] == 192 else 4)
+        slices = {96: 3, 160: 5, 192: 6}.get(tile[3], 4)
+        config = config_of(tile, block_k=32, epilogue_subtile=slices)
         stages = 2 if 192 in tile[2:4] else 3  # C is of 32 bits too
         config = replace(config, num_stages=min(config.num_stages, stages))
         cases.append((config, problem, "bound"))

@@ -7,7 +7,7 @@ import torch
 
 from autoswizzle.config import SWIZZLES, GemmConfig
 from autoswizzle.errors import LaunchError, ProblemError
-from autoswizzle.kernels import run
+from autoswizzle.kernels import launch, run
 from autoswizzle.problem import GemmProblem
 
 NAN = float("nan")
@@ -111,6 +111,43 @@ def test_whole_k_blocks(k):
 @pytest.mark.parametrize("extents", [(1, 1, 1), (1, 40, 16), (40, 1, 16), (16, 16, 1)])
 def test_unit_extents(extents):
     check(config(), *extents)
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_padded_rows_for_operands_that_tma_cannot_address(layout, dtype):
+    for extents in [(33, 17, 35), (16, 24, 32), (1, 19, 33), (33, 1, 1)]:
+        check(tma(padded=True), *extents, dtype, layout)
+
+
+def test_padded_rows_for_operands_of_any_strides():
+    a = ints(33, 70)[:, ::2]
+    b = ints(35, 1).expand(35, 24)
+    base = torch.full((33, 48), NAN, dtype=torch.float16)
+    out = base[:, ::2]
+    problem = GemmProblem(33, 24, 35, "fp16", aligned=False)
+    run(tma(padded=True), problem, a, b, out)
+    assert torch.equal(out.double(), a.double() @ b.double())
+    assert base[:, 1::2].isnan().all()
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "copied"), [(33, 24, 32, 0), (33, 24, 35, 1), (33, 20, 32, 2), (33, 17, 35, 3)]
+)
+def test_only_what_tma_cannot_address_is_copied(monkeypatch, m, n, k, copied):
+    """k = 35: rows of a; n = 20, 17: those of b and out too."""
+    seen = []
+    kept = launch.copy
+
+    def copy(source, target):
+        seen.append(source)
+        kept(source, target)
+
+    monkeypatch.setattr(launch, "copy", copy)
+    a, b, out = ints(m, k), ints(k, n), torch.full((m, n), NAN, dtype=torch.float16)
+    run(tma(padded=True), GemmProblem(m, n, k, "fp16"), a, b, out)
+    assert torch.equal(out.double(), a.double() @ b.double())
+    assert len(seen) == copied
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])

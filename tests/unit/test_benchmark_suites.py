@@ -98,42 +98,6 @@ def test_three_winners_are_compared_and_rounds_kept(run, load, fake_laboratory, 
     assert [row["apart"] for row in found["rows"]] == [0.5, 0.0]
 
 
-def test_steady_takes_what_the_suite_found(load, monkeypatch, tmp_path):
-    config = GemmConfig(swizzle="hilbert")
-    found = [
-        {"problem": str(problem), "config": config.to_dict(), "ratio": 1.01} for problem in PROBLEMS
-    ]
-    (tmp_path / "suite-bf16-nt-large.json").write_text(json.dumps({"rows": found}))
-    compiled, raced = [], []
-
-    class Measurer:
-        def __init__(self, problem, gpu, run):
-            self.problem = problem
-
-        def race(self, configs, budget_ms, turn_ms):
-            raced.append((self.problem, budget_ms, turn_ms))
-            times = [100.0, 103.0]
-            found = [
-                Measurement(config, us, us, us, "sustained")
-                for config, us in zip(configs, times, strict=True)
-            ]
-            return Race(tuple(found), tuple((us,) * 8 for us in times))
-
-    steady = load("steady")
-    monkeypatch.setattr(steady, "Measurer", Measurer)
-    monkeypatch.setattr(steady, "detect", lambda device: H200)
-    monkeypatch.setattr(steady, "compile_ahead", lambda *task: compiled.append(task))
-    monkeypatch.setattr(tuning, "versions", dict)
-    out = tmp_path / "steady.json"
-    given = ["--suites", "bf16-nt", "--shapes", "2048x4096x4096", "--found", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", ["steady.py", *given, "--out", str(out)])
-    steady.main()
-    assert compiled == [([config], PROBLEMS[1], H200)]
-    assert raced == [(PROBLEMS[1], 6400, 400)]
-    [row] = json.loads(out.read_text())["rows"]
-    assert (row["ratio"], row["at_one_clock"]) == (pytest.approx(1.03), 1.01)
-
-
 def test_quack_is_a_contender(run, load, tmp_path):
     class Measurer:
         def __init__(self, problem, gpu, multiply):

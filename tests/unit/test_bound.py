@@ -57,6 +57,38 @@ def test_an_unknown_triton_takes_the_plain_launch(monkeypatch):
     assert runs == [(GemmConfig(), PROBLEM, *operands)]
 
 
+def test_a_padded_launch_loads_its_copies_and_its_product_once(monkeypatch):
+    loaded, launched = [], []
+
+    def fake_bind(call, operands, plain):
+        loaded.append(call.kernel.__name__)
+        return lambda *tensors: launched.append((call.kernel.__name__, tensors))
+
+    monkeypatch.setattr(bound, "_bind", fake_bind)
+    config = GemmConfig("tma", block_k=64, persistent=True, padded=True)
+    problem = GemmProblem(33, 17, 35, "fp16", "nt")
+    a, b, out = (
+        torch.zeros(shape, dtype=torch.float16) for shape in [(33, 35), (17, 35), (33, 17)]
+    )
+    launcher = bind(config, problem, a, b.t(), out)
+    assert not launcher.direct
+    assert loaded == ["copy_rows", "copy_rows", "tma_gemm", "copy_rows"]
+    assert not launched
+    launcher(a, b.t(), out)
+    launcher(a, b.t(), out)
+    assert len(loaded) == 4
+    assert [name for name, _ in launched] == 2 * loaded
+    (_, (_, _, padded_a)), (_, (_, _, padded_b)), (_, product), (_, (_, _, last)) = launched[:4]
+    assert [padded.stride() for padded in (padded_a, padded_b)] == [(40, 1), (40, 1)]
+    assert [operand.data_ptr() for operand in product[:2]] == [
+        padded_a.data_ptr(),
+        padded_b.data_ptr(),
+    ]
+    assert product[1].stride() == (1, 40)
+    assert product[2].stride() == (24, 1)
+    assert last.data_ptr() == out.data_ptr()
+
+
 def test_cpu_operands_and_other_extents_are_refused():
     with pytest.raises(LaunchError, match="operands must be on a CUDA device, got cpu"):
         bind(GemmConfig(), PROBLEM, *tensors())

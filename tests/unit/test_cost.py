@@ -159,3 +159,51 @@ def test_spills_cost_time_in_every_step():
     kept, spilled = (terms(TILE, SQUARE, H200, 1, 0, spill_bytes=count) for count in (0, 200))
     assert spilled.arithmetic > 1.2 * kept.arithmetic
     assert spilled.epilogue == kept.epilogue
+
+
+@pytest.mark.parametrize(
+    ("problem", "copied"),
+    [
+        (GemmProblem(4095, 4097, 4099), "abc"),
+        (GemmProblem(4096, 4104, 4099), "a"),
+        (GemmProblem(4096, 4097, 4096), "bc"),
+        (GemmProblem(4095, 4096, 4096, "bf16", "tn"), "a"),
+        (GemmProblem(4096, 4096, 4096, aligned=False), "abc"),  # odd bases
+    ],
+)
+def test_padding_costs_a_pass_over_each_matrix_that_tma_cannot_address(problem, copied):
+    config = GemmConfig("tma", block_k=64, persistent=True, padded=True)
+    elements = {
+        "a": problem.m * problem.k, "b": problem.k * problem.n, "c": problem.m * problem.n,
+    }  # fmt: skip
+    moved = sum(2 * 2 * elements[name] for name in copied)
+    kept_up = H200.sustained
+    expected = moved / kept_up.dram_gbs / 1e3 + len(copied) * kept_up.launch_us
+    assert terms(config, problem, H200, 1, 0).padding == pytest.approx(expected)
+    assert terms(replace(config, padded=False), problem, H200, 1, 0).padding == 0
+
+
+def test_a_narrow_piece_costs_more_than_its_columns():
+    """128 + 64 columns are as fast as their products, 128 + 32 and 64 + 32 read too much."""
+    wgmma = GemmConfig("wgmma", block_m=128, block_k=64, warp_specialize="cooperative")
+    problem = GemmProblem(128, 960, 2**20)
+
+    def step(block_n):
+        one = GemmProblem(128, block_n, problem.k)
+        return arithmetic(one, replace(wgmma, block_n=block_n, num_stages=8)) / block_n
+
+    assert step(160) > 1.02 * step(192)
+    assert step(96) > step(160)
+
+
+@pytest.mark.parametrize("cluster", [(1, 2), (2, 1)])
+def test_a_cluster_loads_what_its_blocks_share_once(cluster):
+    """In the same rounds as blocks that are alone."""
+    alone = GemmConfig("wgmma", block_n=256, block_k=64, warp_specialize="cooperative")
+    config = replace(alone, kernel="multicast", cluster_m=cluster[0], cluster_n=cluster[1])
+    pair, single = terms(config, SQUARE, H200, 1, 0), terms(alone, SQUARE, H200, 1, 0)
+    touched_alone = 64 * 8192 + 32 * 8192  # columns for each tile row, rows for each tile column
+    touched = 64 // cluster[0] * 8192 + 32 // cluster[1] * 8192
+    assert pair.l2 / single.l2 == pytest.approx(touched / touched_alone)
+    assert pair.arithmetic == pytest.approx(single.arithmetic, rel=0.02)
+    assert pair.epilogue == single.epilogue

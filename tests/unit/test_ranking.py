@@ -16,7 +16,7 @@ from autoswizzle.simulator.lru import traffic
 from autoswizzle.simulator.ranking import predict, rank, shortlist
 from autoswizzle.simulator.resources import Resources
 from autoswizzle.simulator.work import Launch
-from autoswizzle.space import branches, why_illegal
+from autoswizzle.space import branches, rules, why_illegal
 
 H200 = find_gpu("H200")
 SQUARE = GemmProblem(8192, 8192, 8192, "fp16")
@@ -169,3 +169,35 @@ def test_the_shortlist_starts_with_different_tiles():
     assert times == sorted(times)
     best = rank(problem, gpu, top=1)[0]
     assert found[0].time_us == best.time_us
+
+
+def test_a_shortlist_tries_a_cooperative_tile_with_one_number_of_warps():
+    seen = {}
+    for found in shortlist(replace(SQUARE, dtype="bf16", out_dtype="bf16"), H200):
+        if found.config.warp_specialize == "cooperative":
+            key = replace(found.config, swizzle="row", group_size=8, num_warps=4)
+            seen.setdefault(key, set()).add(found.config.num_warps)
+    assert seen
+    assert all(len(warps) == 1 for warps in seen.values())
+
+
+def test_clusters_are_the_programs_of_a_launch(monkeypatch):
+    monkeypatch.setattr(rules, "triton_version", lambda: (3, 9))
+    config = GemmConfig(
+        "multicast", 256, 128, 64, num_stages=4, persistent=True, epilogue_subtile=4,
+        warp_specialize="cooperative", cluster_n=2,
+    )  # fmt: skip
+    problem = GemmProblem(8192, 8192, 8192, "bf16", "nt")
+    found = predict(problem, config, H200)
+    assert found.resident == 66
+    assert found.waves == 32 * 32 / 66
+    launch = Launch(8192, 8192, 8192, 256, 256, 64, 2, "grouped", 8, 66)
+    assert found.dram_read_bytes == traffic(launch, 30 * MIB).miss_bytes
+
+
+def test_clusters_need_a_triton_that_has_multicast(monkeypatch):
+    problem = GemmProblem(8192, 8192, 8192, "bf16", "nt")
+    monkeypatch.setattr(rules, "triton_version", lambda: (3, 6))
+    assert all(item.config.kernel != "multicast" for item in shortlist(problem, H200))
+    monkeypatch.setattr(rules, "triton_version", lambda: (3, 9))
+    assert any(item.config.kernel == "multicast" for item in shortlist(problem, H200, 20))

@@ -83,8 +83,38 @@ def test_tma_stores_need_rows_of_whole_pieces(kernel: str, block_k: int) -> None
     config = GemmConfig(kernel, block_k=block_k, persistent=True)
     legal = GemmProblem(512, 1544, 512, aligned=True)
     assert why_illegal(config, legal, H200) is None
-    reason = why_illegal(config, replace(legal, n=1537), H200)
-    assert reason == f"{kernel} needs n to be a multiple of 8, got 1537"
+    ragged = replace(legal, n=1537)
+    assert why_illegal(config, ragged, H200) == (
+        f"{kernel} needs operands aligned to 16 bytes and n to be a multiple of 8, or padded, got "
+        f"{ragged}"
+    )
+
+
+@pytest.mark.parametrize("kernel", ["tma", "wgmma"])
+def test_padded_rows_are_for_what_tma_cannot_address(kernel: str) -> None:
+    config = GemmConfig(kernel, block_k=64, persistent=True, padded=True)
+    odd = GemmProblem(4095, 4097, 4099)
+    for problem in (odd, replace(PROBLEM, aligned=False), replace(odd, aligned=True)):
+        assert why_illegal(config, problem, H200) is None
+        assert branches(problem, H200)[kernel]["padded"] == (True,)
+    assert why_illegal(config, PROBLEM, H200) == (
+        f"padded must be false where TMA can address the operands, got true for {PROBLEM}"
+    )
+    assert branches(PROBLEM, H200)[kernel]["padded"] == (False,)
+    assert "does not use padded" in (why_illegal(GemmConfig(padded=True), odd, H200) or "")
+
+
+@pytest.mark.parametrize(
+    ("block_n", "slices"), [(96, (3, 6)), (160, (5, 10)), (192, (3, 6)), (64, (1, 2, 4))]
+)
+def test_slices_of_a_wgmma_tile(block_n: int, slices: tuple[int, ...]) -> None:
+    config = GemmConfig("wgmma", block_n=block_n, block_k=64, num_warps=8, persistent=True)
+    legal = [
+        count
+        for count in range(1, 17)
+        if why_illegal(replace(config, epilogue_subtile=count), PROBLEM, H200) is None
+    ]
+    assert tuple(legal) == slices
 
 
 def test_tiles_stand_for_every_candidate() -> None:
