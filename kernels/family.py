@@ -64,9 +64,10 @@ class Call:
 
     kernel: the jit function. args: its run-time arguments by parameter name (tensors, integers,
     host tensor descriptors). constants: its constexprs by name. options: of the compiler
-    (num_warps, num_stages, maxnreg). tiles: output tiles, or parts of them; the grid is tiles
-    programs, or for a persistent kernel as many as are resident at once, if that is fewer, and a
-    multiple of `multiple`. scratch: memory of each launch's own, left out of args.
+    (num_warps, num_stages, maxnreg, num_ctas). tiles: output tiles, or parts of them; the grid is
+    tiles programs, or for a persistent kernel as many as are resident at once, if that is fewer,
+    and a multiple of `multiple`. blocks: thread blocks of a program, which is a cluster if there
+    are several. scratch: memory of each launch's own, left out of args.
     """
 
     kernel: Any
@@ -76,6 +77,7 @@ class Call:
     options: Mapping[str, Any] = field(default_factory=dict)
     persistent: bool = False
     multiple: int = 1
+    blocks: int = 1
     scratch: Scratch = Scratch()
 
     def arguments(self, device: "device") -> dict[str, Any]:

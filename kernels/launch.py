@@ -87,6 +87,7 @@ def programs_of(call: Call, resources: Resources, device: torch.device) -> int:
     resident = resident_blocks(resources, gpu) * gpu.num_sms
     if resident == 0:
         raise LaunchError(f"no block of {resources} fits on an SM of {gpu.name}")
+    resident //= call.blocks
     return min(call.tiles, max(resident // call.multiple, 1) * call.multiple)
 
 

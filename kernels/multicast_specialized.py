@@ -1,0 +1,275 @@
+"""The multicast kernel (sm_90): the warp-specialised wgmma kernel in clusters of two blocks.
+
+The blocks of a cluster lie one below the other (ALONG 0) and read the same columns of B, or side by
+side (ALONG 1) and read the same rows of A. What both read is copied once, by the first block, into
+the shared memory of both. A program is a cluster and both blocks run the same code: every tensor
+here, and every extent of the plan but step_bytes, is the cluster's; each block holds one half of it
+along ALONG, or all of what both read.
+
+Three barriers guard a slot of the ring: full, in each block, completes when the block's k step has
+arrived, what is multicast included; own, in each block, when the block's consumers have read it, so
+that its own copies may overwrite it; pair, in the first block, when the consumers of both have, so
+that it may multicast into both.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    warpgroup_mma_init,
+)
+
+from autoswizzle.kernels.gluon import tma_load, tma_store_wait
+from autoswizzle.kernels.wgmma_parts import (
+    advance,
+    allocate_ring,
+    before,
+    in_flight,
+    multiply,
+    skip,
+    store_slice,
+    tile_start,
+    wait_for,
+)
+
+
+@gluon.jit(do_not_specialize=["m", "n", "k", "group_size"])
+def multicast(
+    a_desc, b_desc, tail_desc, c_desc, m, n, k, group_size, plan: gl.constexpr, ALONG: gl.constexpr
+):
+    """C tiles by one producer warp and one to three consumers of plan.warps warps in each block."""
+    a_s, b_s = allocate_ring(a_desc, b_desc, tail_desc, plan)
+    consumers: gl.constexpr = max(plan.shares, plan.alternate)
+    c_s = gl.allocate_shared_memory(
+        c_desc.dtype, [consumers * plan.stores, plan.rows, plan.store_n], c_desc.layout
+    )
+    full = _make_barriers(plan.stages, 1, False)
+    own = _make_barriers(plan.stages, plan.shares, False)
+    pair = _make_barriers(plan.stages, plan.shares, True)
+    turn = _make_barriers(plan.alternate, 1, False)
+    # Before this fence the compiler makes both blocks wait for each other, as their barriers must
+    # be there before a copy or an arrival reaches them.
+    fence_async_shared()
+    mbarrier.arrive(turn.index(0), count=1)  # the first consumer goes first
+    shape = (m, n, k, group_size)
+    ring = (a_s, b_s, full, own)
+    inputs = (a_desc, b_desc, tail_desc)
+    outputs = (c_desc, c_s)
+    if consumers == 1:
+        gl.warp_specialize(
+            [
+                (_consume, (outputs, ring, pair, turn, shape, 0, plan, ALONG)),
+                (_produce, (inputs, ring, pair, shape, plan, ALONG)),
+            ],
+            [1],
+            [plan.producer_registers],
+        )
+    elif consumers == 2:
+        gl.warp_specialize(
+            [
+                (_consume, (outputs, ring, pair, turn, shape, 0, plan, ALONG)),
+                (_consume, (outputs, ring, pair, turn, shape, 1, plan, ALONG)),
+                (_produce, (inputs, ring, pair, shape, plan, ALONG)),
+            ],
+            [plan.warps, 1],
+            [plan.consumer_registers, plan.producer_registers],
+        )
+    else:
+        gl.warp_specialize(
+            [
+                (_consume, (outputs, ring, pair, turn, shape, 0, plan, ALONG)),
+                (_consume, (outputs, ring, pair, turn, shape, 1, plan, ALONG)),
+                (_consume, (outputs, ring, pair, turn, shape, 2, plan, ALONG)),
+                (_produce, (inputs, ring, pair, shape, plan, ALONG)),
+            ],
+            [plan.warps, plan.warps, 1],
+            [plan.consumer_registers, plan.consumer_registers, plan.producer_registers],
+        )
+    # Here the compiler makes the blocks wait for each other once more: neither leaves while the
+    # other may copy into its shared memory or arrive at its barriers.
+
+
+@gluon.jit
+def _make_barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr, SHARED: gl.constexpr):
+    """COUNT barriers whose phase completes after ARRIVALS arrivals of a block: in each block its
+    own, or if SHARED one of both, in the first, that both arrive at and only the first waits for.
+    """
+    bars = mbarrier.allocate_mbarrier(batch=COUNT, two_ctas=SHARED)
+    for i in gl.static_range(COUNT):
+        mbarrier.init(bars.index(i), count=ARRIVALS)
+    return bars
+
+
+@gluon.jit
+def _tiles_of(shape, plan: gl.constexpr):
+    """Tiles of the output; shape is (m, n, k, group_size)."""
+    m, n, _, _ = shape
+    return gl.cdiv(m, plan.block_m) * gl.cdiv(n, plan.block_n)
+
+
+@gluon.jit
+def _produce(inputs, ring, pair, shape, plan: gl.constexpr, ALONG: gl.constexpr):
+    """The producer warp: loads every k step of this program's tiles."""
+    _, _, full, own = ring
+    items = _tiles_of(shape, plan)
+    steps = gl.cdiv(shape[2], plan.block_k)
+    slot = 0
+    phase = 1
+    index = gl.program_id(0)
+    while index < items:
+        row, col = tile_start(index, shape, plan)
+        for step in range(steps):
+            inner = step * plan.block_k
+            mbarrier.wait(own.index(slot), phase)
+            mbarrier.expect(full.index(slot), plan.step_bytes)
+            # What is multicast comes last, as it alone waits for the other block.
+            if ALONG == 0:
+                _load_a(inputs, ring, slot, row, inner, plan, False)
+                mbarrier.wait(pair.index(slot), phase)
+                _load_b(inputs, ring, slot, col, inner, plan, True)
+            else:
+                _load_b(inputs, ring, slot, col, inner, plan, False)
+                mbarrier.wait(pair.index(slot), phase)
+                _load_a(inputs, ring, slot, row, inner, plan, True)
+            slot, phase = advance(slot, phase, plan.stages)
+        index += gl.num_programs(0)
+
+
+@gluon.jit
+def _load_a(inputs, ring, slot, row, inner, plan: gl.constexpr, MULTICAST: gl.constexpr):
+    """Starts the copies of A of one k step, from element inner of k, into a slot of the ring."""
+    a_desc, _, _ = inputs
+    a_s, _, full, _ = ring
+    bar = full.index(slot)
+    for share in gl.static_range(plan.shares):
+        start = row + share * plan.rows
+        at = [inner, start] if plan.a_transposed else [start, inner]
+        tma_load(a_desc, at, bar, a_s.index(slot * plan.shares + share), multicast=MULTICAST)
+
+
+@gluon.jit
+def _load_b(inputs, ring, slot, col, inner, plan: gl.constexpr, MULTICAST: gl.constexpr):
+    """The same of each piece of B."""
+    _, b_desc, tail_desc = inputs
+    _, b_s, full, _ = ring
+    bar = full.index(slot)
+    at = [col, inner] if plan.b_transposed else [inner, col]
+    tma_load(b_desc, at, bar, b_s[0].index(slot), multicast=MULTICAST)
+    if len(plan.pieces) == 2:
+        start = col + plan.pieces[0]
+        at = [start, inner] if plan.b_transposed else [inner, start]
+        tma_load(tail_desc, at, bar, b_s[1].index(slot), multicast=MULTICAST)
+
+
+@gluon.jit
+def _consume(
+    outputs, ring, pair, turn, shape, SELF: gl.constexpr, plan: gl.constexpr, ALONG: gl.constexpr
+):
+    """Consumer SELF: multiplies and stores its share of each tile, or each tile in its turn."""
+    c_desc, c_s = outputs
+    _, _, full, own = ring
+    share: gl.constexpr = SELF if plan.shares > 1 else 0
+    items = _tiles_of(shape, plan)
+    steps = gl.cdiv(shape[2], plan.block_k)
+    zero = ()
+    for i in gl.static_range(len(plan.pieces)):
+        zero += (_accumulator(plan.pieces[i], plan, ALONG),)
+    slot = 0
+    phase = 0
+    index = gl.program_id(0)
+    if plan.alternate == 2 and SELF == 1:
+        slot, phase = skip(slot, phase, steps, plan.stages)
+        index += gl.num_programs(0)
+    turns = 0
+    while index < items:
+        if plan.alternate == 2:
+            mbarrier.wait(turn.index(SELF), turns & 1)
+        accs = zero
+        for step in range(steps):
+            mbarrier.wait(full.index(slot), phase)
+            accs = multiply(accs, ring, slot, share, step > 0, plan)
+            accs = in_flight(wait_for(accs, 1, plan))
+            _release(own, pair, before(slot, plan.stages), step > 0)
+            slot, phase = advance(slot, phase, plan.stages)
+        if plan.alternate == 2:
+            mbarrier.arrive(turn.index(1 - SELF), count=1)
+        sums = wait_for(accs, 0, plan)
+        _release(own, pair, before(slot, plan.stages), True)
+        row, col = tile_start(index, shape, plan)
+        row += share * plan.rows
+        _store_tile(sums, c_desc, c_s, SELF * plan.stores, row, col, plan, ALONG)
+        turns += 1
+        if plan.alternate == 2:
+            slot, phase = skip(slot, phase, steps, plan.stages)
+        index += gl.num_programs(0) * plan.alternate
+    tma_store_wait(0)
+
+
+@gluon.jit
+def _accumulator(COLUMNS: gl.constexpr, plan: gl.constexpr, ALONG: gl.constexpr):
+    """An fp32 accumulator of plan.rows rows, zero."""
+    layout: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0],
+        warps_per_cta=[plan.warps, 1],
+        instr_shape=[16, COLUMNS // (1 + ALONG), plan.instruction_k],
+        cga_layout=[[1 - ALONG, ALONG]],
+    )
+    return warpgroup_mma_init(gl.zeros([plan.rows, COLUMNS], gl.float32, layout))
+
+
+@gluon.jit
+def _release(own, pair, slot, pred):
+    """A consumer has read its block's slot."""
+    mbarrier.arrive(pair.index(slot), count=1, pred=pred)
+    mbarrier.arrive(own.index(slot), count=1, pred=pred)
+
+
+@gluon.jit
+def _store_tile(
+    sums, c_desc, c_s, FIRST: gl.constexpr, row, col, plan: gl.constexpr, ALONG: gl.constexpr
+):
+    """Stores a share of a tile slice by slice, through plan.stores buffers from FIRST on."""
+    for i in gl.static_range(len(plan.pieces)):
+        parts = (sums[i],)
+        for _ in gl.static_range((plan.pieces[i] // plan.store_n).bit_length() - 1):
+            halves = ()
+            for j in gl.static_range(len(parts)):
+                halves += _halves(parts[j], ALONG)
+            parts = halves
+        for j in gl.static_range(len(parts)):
+            _store_part(parts[j], c_desc, c_s, FIRST, i, j, row, col, plan, ALONG)
+
+
+@gluon.jit
+def _store_part(
+    part, c_desc, c_s, FIRST: gl.constexpr, PIECE: gl.constexpr, PART: gl.constexpr, row, col,
+    plan: gl.constexpr, ALONG: gl.constexpr,
+):  # fmt: skip
+    """Starts the store of the PART-th slice of a piece: as many columns of each block.
+
+    The columns of blocks side by side lie half a piece apart in C, but half a slice apart in a
+    slice as it is stored: the difference is the second block's to add.
+    """
+    place: gl.constexpr = PIECE * (plan.pieces[0] // plan.store_n) + PART
+    if ALONG == 1:
+        col += _rank() * ((plan.pieces[PIECE] - plan.store_n) // 2) - PART * plan.store_n // 2
+    store_slice(part, c_desc, c_s, FIRST, place, row, col, plan)
+
+
+@gluon.jit
+def _halves(part, ALONG: gl.constexpr):
+    """The left and the right half of each block's columns."""
+    rows: gl.constexpr = part.shape[0]
+    columns: gl.constexpr = part.shape[1]
+    blocks: gl.constexpr = 1 + ALONG
+    split = part.reshape([rows, blocks, 2, columns // blocks // 2]).permute(0, 1, 3, 2).split()
+    return split[0].reshape([rows, columns // 2]), split[1].reshape([rows, columns // 2])
+
+
+@gluon.jit
+def _rank():
+    """0 in the first block of the cluster, 1 in the second."""
+    return gl.inline_asm_elementwise(
+        "mov.u32 $0, %cluster_ctarank;", "=r", [], dtype=gl.int32, is_pure=True, pack=1
+    )
