@@ -5,6 +5,9 @@ scheduler decides who runs at every operation, and asynchronous work is as late 
 copies poison their target until they land; products read shared memory when they are waited for,
 and refuse poison when they are issued; stores read their buffer when waited for. So a missing or
 misplaced wait, arrival or phase shows as a wrong product, or as a deadlock.
+
+The blocks of a cluster run together. What they allocate is one object with a copy in each block; a
+thread sees its own block's, and a multicast copy or an arrival at the pair's barrier reaches over.
 """
 
 import importlib.util
@@ -12,8 +15,10 @@ import random
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
-from itertools import product
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import count, product
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from unittest.mock import patch
@@ -33,21 +38,28 @@ class DeadlockError(AssertionError):
 class Machine:
     """Threads of which one runs at a time, and asynchronous operations that end at random."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, blocks: int = 1) -> None:
         self.rng = random.Random(seed)
+        self.blocks = blocks  # of a cluster
+        self.impatient = False  # whether waits for the barriers of both blocks are left out
+        self.unfenced: set[int] = set()
+        self.allocated: list[Shared | Bars] = []  # of the program that runs
+        self.fences = 0
         self.lock = threading.Condition()
         self.ready: dict[int, Callable[[], bool]] = {}  # by thread: may it go on?
         self.running: int | None = None
+        self.keys = count()
         self.pending: list[Callable[[], None]] = []
         self.failure: BaseException | None = None
         self.local = threading.local()
 
     def start(self, body: Callable[[], None]) -> threading.Thread:
-        key = len(self.ready)
+        key = next(self.keys)
         self.ready[key] = lambda: True
 
         def main() -> None:
             self.local.key, self.local.products, self.local.stores = key, deque(), deque()
+            self.local.allocations = 0
             try:
                 self._await_turn(key)
                 body()
@@ -58,19 +70,25 @@ class Machine:
                 del self.ready[key]
                 self._next()
 
-        thread = threading.Thread(target=main, daemon=True)
+        thread = threading.Thread(target=main, daemon=True, name=str(key))
         thread.start()
         return thread
 
-    def run(self, body: Callable[[], None]) -> None:
-        self.running = None  # the last thread of an earlier run had the number of this one's first
-        thread = self.start(body)
+    def run(self, *bodies: Callable[[], None]) -> None:
+        self.allocated, self.fences = [], 0
+        threads = [self.start(body) for body in bodies]
         with self.lock:
             self._next()
-        thread.join(60)
+        for thread in threads:
+            thread.join(60)
         if self.failure:
             raise self.failure
-        assert not thread.is_alive(), "no end"
+        assert not any(thread.is_alive() for thread in threads), "no end"
+        assert not self.pending, "a copy was never waited for"
+
+    def enter(self, program: int, rank: int = 0) -> None:
+        """The calling thread is of this program, and of this block of its cluster."""
+        self.local.program, self.local.rank = program, rank
 
     def until(self, condition: Callable[[], bool]) -> None:
         """A point where another thread may run; returns once condition holds."""
@@ -125,16 +143,19 @@ class Barrier:
 
 
 class Tensor:
-    """Registers; None while a product into them is in flight."""
+    """Registers; None while a product into them is in flight.
+
+    split: the dimension that the blocks of a cluster divide; value is one block's.
+    """
 
     type = SimpleNamespace(layout=None)
 
-    def __init__(self, value: np.ndarray | None) -> None:
-        self.value = value
+    def __init__(self, value: np.ndarray | None, split: int | None = None) -> None:
+        self.value, self.split_along = value, split
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.value.shape
+        return scaled(self.value.shape, self.split_along, 2)
 
     def __add__(self, other: "Tensor") -> "Tensor":
         return Tensor(self.value + other.value)
@@ -143,13 +164,23 @@ class Tensor:
         return self
 
     def reshape(self, shape: list[int]) -> "Tensor":
-        return Tensor(self.value.reshape(shape))
+        """The blocks divide the same dimension as before."""
+        block = scaled(shape, self.split_along, 1 / 2)
+        return Tensor(self.value.reshape(block), self.split_along)
 
     def permute(self, *order: int) -> "Tensor":
-        return Tensor(self.value.transpose(order))
+        assert self.split_along is None or order[self.split_along] == self.split_along
+        return Tensor(self.value.transpose(order), self.split_along)
 
     def split(self) -> tuple["Tensor", "Tensor"]:
-        return Tensor(self.value[..., 0]), Tensor(self.value[..., 1])
+        return tuple(Tensor(self.value[..., half], self.split_along) for half in (0, 1))
+
+
+def scaled(shape: Sequence[int], dimension: int | None, factor: float) -> tuple[int, ...]:
+    """The shape with one dimension, if any, times factor: of a cluster, or of one of its blocks."""
+    return tuple(
+        int(size * factor) if place == dimension else size for place, size in enumerate(shape)
+    )
 
 
 class Pointer:
@@ -163,52 +194,80 @@ class Pointer:
 
 
 class Shared:
-    """A view of shared memory; unfenced buffers were written and not yet fenced."""
+    """A view of shared memory, of one in each block of a cluster."""
 
-    def __init__(self, value: np.ndarray, unfenced: set[int]) -> None:
-        self.value, self.unfenced = value, unfenced
+    def __init__(self, copies: list[np.ndarray], machine: Machine) -> None:
+        self.copies, self.machine = copies, machine
+
+    @property
+    def value(self) -> np.ndarray:
+        return self.copies[self.machine.local.rank]
 
     def index(self, at: int) -> "Shared":
         assert 0 <= at < len(self.value)
-        return Shared(self.value[at], self.unfenced)
+        return Shared([copy[at] for copy in self.copies], self.machine)
 
     def permute(self, order: tuple[int, int]) -> "Shared":
-        return Shared(self.value.transpose(order), self.unfenced)
+        return Shared([copy.transpose(order) for copy in self.copies], self.machine)
 
     def store(self, value: Tensor) -> None:
         self.value[...] = value.value
-        self.unfenced.add(self.value.ctypes.data)
+        self.machine.unfenced.add(self.value.ctypes.data)
 
     def load(self, layout: object) -> np.ndarray:
         return self.value
 
 
 class Bars:
-    def __init__(self, machine: Machine, count: int) -> None:
-        self.bars = [Barrier(machine) for _ in range(count)]
+    """Barriers, a row of them in each block, or one row of both."""
 
-    def index(self, at: int) -> Barrier:
-        assert 0 <= at < len(self.bars)
-        return self.bars[at]
+    def __init__(self, machine: Machine, count: int, blocks: int) -> None:
+        self.machine = machine
+        self.rows = [[Barrier(machine) for _ in range(count)] for _ in range(blocks)]
+
+    def index(self, at: int) -> "Bar":
+        assert 0 <= at < len(self.rows[0])
+        return Bar([row[at] for row in self.rows], self.machine)
+
+
+class Bar:
+    """One barrier in each block, or one of both."""
+
+    def __init__(self, copies: list[Barrier], machine: Machine) -> None:
+        self.copies, self.machine = copies, machine
+
+    @property
+    def own(self) -> Barrier:
+        return self.copies[self.machine.local.rank % len(self.copies)]
+
+    @property
+    def pair(self) -> bool:
+        """Whether both blocks arrive at it, and the first waits."""
+        return len(self.copies) < self.machine.blocks
 
 
 class Descriptor:
     """A matrix, and the shape of the blocks that are copied from or to it."""
 
-    def __init__(self, matrix: np.ndarray, block: list[int]) -> None:
-        self.matrix, self.block_shape, self.dtype, self.layout = matrix, block, "float", None
+    def __init__(self, matrix: np.ndarray, block: list[int], split: int | None = None) -> None:
+        """split: the dimension of the block that the blocks of a cluster divide."""
+        self.matrix, self.block_shape, self.dtype, self.layout = matrix, block, "float", split
         self.writes = np.zeros(matrix.shape, int)
 
-    def window(self, at: list[int], block: tuple[int, ...]) -> tuple[slice, ...]:
-        assert list(block) == self.block_shape
+    def window(self, at: list[int], block: tuple[int, ...], rank: int) -> tuple[slice, ...]:
+        assert block == scaled(self.block_shape, self.layout, 1 / 2)
         assert all(start >= 0 for start in at)
-        return tuple(slice(start, start + size) for start, size in zip(at, block, strict=True))
+        return tuple(
+            slice(start, start + size)
+            for start, size in (
+                (start + rank * size if place == self.layout else start, size)
+                for place, (start, size) in enumerate(zip(at, block, strict=True))
+            )
+        )
 
 
 def stand_ins(machine: Machine, programs: int, swizzle: str) -> dict[str, ModuleType]:
     """Modules in place of those that the device source imports."""
-    unfenced: set[int] = set()
-
     def module(name: str, **members: object) -> ModuleType:
         made = ModuleType(name)
         made.__dict__.update(members)
@@ -217,10 +276,29 @@ def stand_ins(machine: Machine, programs: int, swizzle: str) -> dict[str, Module
     def jit(function: object = None, **_: object) -> object:
         return function or (lambda later: later)
 
+    def in_every_block(make: Callable[[], object]) -> object:
+        """What the block that comes first makes for all of its cluster."""
+        place = machine.local.allocations
+        machine.local.allocations += 1
+        if place == len(machine.allocated):
+            machine.allocated.append(make())
+        return machine.allocated[place]
+
     def allocate(dtype: str, shape: list[int], layout: object) -> object:
         if dtype == "int64":
-            return Bars(machine, shape[0])
-        return Shared(np.full(shape, np.nan), unfenced)
+            return in_every_block(lambda: Bars(machine, shape[0], machine.blocks))
+        block = scaled(shape, layout + 1 if isinstance(layout, int) else None, 1 / 2)
+        blocks = range(machine.blocks)
+        return in_every_block(lambda: Shared([np.full(block, np.nan) for _ in blocks], machine))
+
+    def allocate_mbarrier(batch: int, two_ctas: bool) -> object:
+        return in_every_block(lambda: Bars(machine, batch, machine.blocks // (1 + two_ctas)))
+
+    def fence_async_shared() -> None:
+        """The first one, behind its barriers, waits for the other block of its cluster."""
+        machine.unfenced.clear()
+        machine.fences += 1
+        machine.until(lambda: machine.fences >= machine.blocks)
 
     def atomic_add(pointer: Pointer, amount: int, sem: str) -> int:
         machine.step()
@@ -239,56 +317,68 @@ def stand_ins(machine: Machine, programs: int, swizzle: str) -> dict[str, Module
         partitions: list[tuple[Callable[..., None], tuple]], warps: list[int], registers: list[int]
     ) -> None:
         assert len(partitions) - 1 == len(warps) == len(registers)
-        program = machine.local.program
+        local = machine.local
+        enter = partial(machine.enter, local.program, local.rank)
         threads = [
-            machine.start(lambda body=body, args=args: (set_program(program), body(*args)))
+            machine.start(lambda body=body, args=args: (enter(), body(*args)))
             for body, args in partitions[1:]
         ]
+        keys = {int(thread.name) for thread in threads}
         partitions[0][0](*partitions[0][1])
-        machine.until(lambda: len(machine.ready) == 1)
+        machine.until(lambda: not keys & set(machine.ready))
         for thread in threads:
             thread.join(5)
 
-    def set_program(program: int) -> None:
-        machine.local.program = program
+    def init(bar: Bar, count: int) -> None:
+        bar.own.init(count * (1 + bar.pair))
 
-    def expect(bar: Barrier, count: int, pred: bool = True) -> None:
+    def expect(bar: Bar, count: int, pred: bool = True) -> None:
         if pred:
-            bar.bytes += count
-            bar.arrive()
+            bar.own.bytes += count
+            bar.own.arrive()
 
-    def wait(bar: Barrier, parity: int) -> None:
-        machine.until(lambda: bar.phase % 2 != parity)
+    def wait(bar: Bar, parity: int) -> None:
+        own = bar.own
+        waits = not bar.pair or (machine.local.rank == 0 and not machine.impatient)
+        machine.until(lambda: not waits or own.phase % 2 != parity)
 
-    def arrive(bar: Barrier, count: int = 1, pred: bool = True) -> None:
+    def arrive(bar: Bar, count: int = 1, pred: bool = True) -> None:
         machine.step()
         assert count == 1
         if pred:
-            bar.arrive()
+            bar.own.arrive()
 
-    def tma_load(desc, at, bar, result, pred=True) -> None:
+    def tma_load(desc, at, bar, result, pred=True, multicast=False) -> None:
         machine.step()
-        if not pred:
+        rank = machine.local.rank
+        assert not (multicast and desc.layout is not None), "the blocks do not share it"
+        if not pred or (multicast and rank != 0):
             return
-        result.value[...] = np.nan
 
-        def land() -> None:
-            found = desc.matrix[desc.window(at, result.value.shape)]
-            result.value[...] = 0
-            result.value[: found.shape[0], : found.shape[1]] = found
-            bar.bytes -= result.value.size
-            bar.settle()
+        def copy(target: np.ndarray, bar: Barrier) -> None:
+            target[...] = np.nan
 
-        machine.pending.append(land)
+            def land() -> None:
+                found = desc.matrix[desc.window(at, target.shape, rank)]
+                target[...] = 0
+                target[: found.shape[0], : found.shape[1]] = found
+                bar.bytes -= target.size
+                bar.settle()
+
+            machine.pending.append(land)
+
+        for block in range(machine.blocks) if multicast else (rank,):
+            copy(result.copies[block], bar.copies[block])
 
     def tma_store(desc, at, source) -> None:
         machine.step()
-        assert source.value.ctypes.data not in unfenced, "stored before the fence"
+        rank, value = machine.local.rank, source.value
+        assert value.ctypes.data not in machine.unfenced, "stored before the fence"
 
         def land() -> None:
-            window = desc.window(at, source.value.shape)
+            window = desc.window(at, value.shape, rank)
             height, width = desc.matrix[window].shape
-            desc.matrix[window] = source.value[:height, :width]
+            desc.matrix[window] = value[:height, :width]
             desc.writes[window] += 1
 
         machine.local.stores.append(land)
@@ -301,12 +391,13 @@ def stand_ins(machine: Machine, programs: int, swizzle: str) -> dict[str, Module
     def warpgroup_mma(a, b, acc, use_acc, precision, is_async):
         machine.step()
         assert is_async
-        assert not np.isnan(a.value).any(), "a is read before it arrived"
-        assert not np.isnan(b.value).any(), "b is read before it arrived"
-        total = Tensor(None)
+        left, right = a.value, b.value
+        assert not np.isnan(left).any(), "a is read before it arrived"
+        assert not np.isnan(right).any(), "b is read before it arrived"
+        total = Tensor(None, acc.split_along)
 
         def compute() -> None:
-            total.value = a.value @ b.value + (acc.value if use_acc else 0)
+            total.value = left @ right + (acc.value if use_acc else 0)
 
         machine.local.products.append(compute)
         return total
@@ -323,6 +414,13 @@ def stand_ins(machine: Machine, programs: int, swizzle: str) -> dict[str, Module
     def constexpr(value: object) -> object:
         return value
 
+    def distributed(cga_layout: Sequence[list[int]] = (), **_: object) -> int | None:
+        """The dimension that the blocks divide stands for the layout."""
+        return cga_layout[0].index(1) if cga_layout else None
+
+    def zeros(shape: list[int], dtype: object, layout: int | None) -> Tensor:
+        return Tensor(np.zeros(scaled(shape, layout, 1 / 2)), layout)
+
     gl = module(
         "gl", constexpr=constexpr, int32="int32", int64="int64", float32="float32",
         allocate_shared_memory=allocate, store=store, load=load, cast=lambda value, dtype: value,
@@ -330,17 +428,17 @@ def stand_ins(machine: Machine, programs: int, swizzle: str) -> dict[str, Module
         atomic_add=atomic_add, warp_specialize=warp_specialize,
         program_id=lambda axis: machine.local.program, num_programs=lambda axis: programs,
         cdiv=lambda a, b: -(-a // b), static_range=range, max=lambda value, axis: int(value.max()),
-        zeros=lambda shape, dtype, layout: Tensor(np.zeros(shape)),
+        zeros=zeros, inline_asm_elementwise=lambda *_, **__: machine.local.rank,
         full=lambda shape, value, dtype, layout: Tensor(np.full(shape, value)),
-        NVMMADistributedLayout=lambda **_: None, BlockedLayout=lambda *_: None,
+        NVMMADistributedLayout=distributed, BlockedLayout=lambda *_: None,
         SwizzledSharedLayout=lambda *_: None,
     )  # fmt: skip
     mbarrier = module(
-        "mbarrier", init=lambda bar, count: bar.init(count), expect=expect, wait=wait,
-        arrive=arrive, MBarrierLayout=lambda: None,
+        "mbarrier", init=init, expect=expect, wait=wait, arrive=arrive,
+        allocate_mbarrier=allocate_mbarrier, MBarrierLayout=lambda: None,
     )  # fmt: skip
     hopper = module(
-        "hopper", mbarrier=mbarrier, fence_async_shared=unfenced.clear,
+        "hopper", mbarrier=mbarrier, fence_async_shared=fence_async_shared,
         warpgroup_mma=warpgroup_mma, warpgroup_mma_init=lambda value: value,
         warpgroup_mma_wait=warpgroup_mma_wait,
     )  # fmt: skip
@@ -349,7 +447,6 @@ def stand_ins(machine: Machine, programs: int, swizzle: str) -> dict[str, Module
         "autoswizzle.kernels.gluon", barrier=machine.step, tma_load=tma_load, tma_store=tma_store,
         tma_store_wait=tma_store_wait,
     )  # fmt: skip
-    machine.set_program = set_program
     return {
         "triton.experimental": module("triton.experimental", gluon=gluon),
         "triton.experimental.gluon": gluon,
@@ -360,11 +457,16 @@ def stand_ins(machine: Machine, programs: int, swizzle: str) -> dict[str, Module
     }
 
 
+KERNEL_MODULES = (
+    "wgmma_parts", "wgmma_split", "wgmma_pipelined", "wgmma_specialized", "multicast_specialized",
+)  # fmt: skip
+
+
 def load_kernels(fakes: dict[str, ModuleType]) -> dict[str, ModuleType]:
     """The device modules, executed over the stand-ins."""
     loaded = {}
     with patch.dict(sys.modules, fakes):
-        for name in ("wgmma_parts", "wgmma_split", "wgmma_pipelined", "wgmma_specialized"):
+        for name in KERNEL_MODULES:
             path = KERNELS / f"{name}.py"
             spec = importlib.util.spec_from_file_location(f"autoswizzle.kernels.{name}", path)
             loaded[name] = importlib.util.module_from_spec(spec)
@@ -377,13 +479,16 @@ def multiply(
     extents: tuple[int, int, int], programs: int, seed: int, kind: str, stages: int,
     tail: bool = False, dynamic: bool = False, transposed: tuple[bool, bool] = (False, True),
     swizzle: str = "grouped", division: tuple[int, int, int] | None = None,
+    along: int | None = None, impatient: bool = False,
 ) -> None:  # fmt: skip
     """One launch of a kernel on tiny tiles, checked exactly, each output element written once.
 
-    division: (whole, together, parts) of the tiles, see wgmma_split.
+    division: (whole, together, parts) of the tiles, see wgmma_split. along: the dimension that the
+    blocks of a cluster divide (multicast_specialized); impatient: it waits for its own block only.
     """
     m, n, k = extents
-    machine = Machine(seed)
+    machine = Machine(seed, blocks=1 if along is None else 2)
+    machine.impatient = impatient
     kernels = load_kernels(stand_ins(machine, programs, swizzle))
     shares = {"cooperative": 2, "thirds": 3}.get(kind, 1)
     pieces = (4, 2) if tail else (4,)
@@ -396,39 +501,47 @@ def multiply(
         swizzle=swizzle, log_side=0, dynamic=dynamic, divided=division is not None,
         consumer_registers=240, producer_registers=24,
     )  # fmt: skip
+    height, width = (2 if along == dimension else 1 for dimension in (0, 1))
+    plan = replace(
+        plan, block_m=block_m * height, rows=plan.rows * height, block_n=block_n * width,
+        pieces=tuple(piece * width for piece in pieces), store_n=plan.store_n * width,
+    )  # fmt: skip
     numbers = np.random.default_rng(seed)
     a, b = numbers.integers(-2, 3, (m, k)) * 1.0, numbers.integers(-2, 3, (k, n)) * 1.0
     c = np.full((m, n), np.nan)
 
-    def operand(matrix: np.ndarray, block: list[int], swap: bool) -> Descriptor:
-        return Descriptor(matrix.T if swap else matrix, block[::-1] if swap else block)
+    def operand(matrix: np.ndarray, block: list[int], swap: bool, split: int | None) -> Descriptor:
+        if swap:
+            return Descriptor(matrix.T, block[::-1], split if split is None else 1 - split)
+        return Descriptor(matrix, block, split)
 
-    a_desc = operand(a, [plan.rows, block_k], transposed[0])
-    b_desc = operand(b, [block_k, pieces[0]], transposed[1])
-    tail_desc = operand(b, [block_k, pieces[-1]], transposed[1])
-    c_desc = Descriptor(c, [plan.rows, plan.store_n])
-    kernel = getattr(
-        kernels["wgmma_pipelined" if kind == "none" else "wgmma_specialized"],
-        "pipelined" if kind == "none" else "specialized",
-    )
+    split_a, split_b = (along if along == dimension else None for dimension in (0, 1))
+    a_desc = operand(a, [plan.rows, block_k], transposed[0], split_a)
+    b_desc = operand(b, [block_k, plan.pieces[0]], transposed[1], split_b)
+    tail_desc = operand(b, [block_k, plan.pieces[-1]], transposed[1], split_b)
+    c_desc = Descriptor(c, [plan.rows, plan.store_n], along)
     tiles = -(-m // block_m) * -(-n // block_n)
     whole, together, parts = division or (tiles, 1, 1)
     units = -(-(tiles - whole) // together) * parts
     counter = np.zeros(1 + units * shares, int)
     partials = Pointer(np.full(units * block_m * block_n, np.nan))
-    scratch = (Pointer(counter),) if kind == "none" else (Pointer(counter), partials)
-    divided = () if kind == "none" else (whole, together, parts)
+    if along is not None:
+        kernel, scratch, rest = kernels["multicast_specialized"].multicast, (), (plan, along)
+    elif kind == "none":
+        kernel, scratch, rest = kernels["wgmma_pipelined"].pipelined, (Pointer(counter),), (plan,)
+    else:
+        kernel, scratch = kernels["wgmma_specialized"].specialized, (Pointer(counter), partials)
+        rest = (whole, together, parts, plan)
     order = list(range(programs))
     if division is None:  # else a program waits for lower ones
         random.Random(seed).shuffle(order)
     for program in order:
 
-        def body(program: int = program) -> None:
-            machine.set_program(program)
-            kernel(a_desc, b_desc, tail_desc, c_desc, *scratch, m, n, k, 2, *divided, plan)
+        def block(rank: int, program: int = program) -> None:
+            machine.enter(program, rank)
+            kernel(a_desc, b_desc, tail_desc, c_desc, *scratch, m, n, k, 2, *rest)
 
-        machine.run(body)
-        assert not machine.pending, "a copy was never waited for"
+        machine.run(*(partial(block, rank) for rank in range(machine.blocks)))
     np.testing.assert_array_equal(c, a @ b)
     assert (c_desc.writes == 1).all()
     if division is not None and whole < tiles and k > 2 * parts:
@@ -481,3 +594,31 @@ def test_a_shared_last_wave(kind: str) -> None:
             tiles = waves * programs + rest
             extents = (height * tiles - seed % 2, 4, 2 * parts + seed)
             multiply(extents, programs, seed, kind, 3, division=(waves * programs, together, parts))
+
+
+SPECIALIZED = ("cooperative", "thirds", "pingpong", "whole")
+
+
+@pytest.mark.parametrize("kind", SPECIALIZED)
+@pytest.mark.parametrize("along", [0, 1])
+def test_clusters(kind: str, along: int) -> None:
+    """As the first test: 1 to 6 tiles of clusters, on 1 to 7 of them."""
+    rng = random.Random(f"{kind}{along}")
+    for seed in range(12):
+        extents = (rng.randint(1, 16), rng.randint(1, 16), rng.randint(1, 14))
+        programs, stages = rng.choice((1, 1, 2, 3, 7)), rng.choice((2, 3, 4))
+        multiply(extents, programs, seed, kind, stages, along=along)
+
+
+@pytest.mark.parametrize("kind", SPECIALIZED)
+@pytest.mark.parametrize("along", [0, 1])
+def test_clusters_with_two_pieces_and_layouts(kind: str, along: int) -> None:
+    for seed, transposed in enumerate(product((False, True), repeat=2)):
+        multiply((13, 27, 7), 2, seed, kind, 3, tail=True, transposed=transposed, along=along)
+
+
+@pytest.mark.parametrize("along", [0, 1])
+def test_without_waiting_for_the_other_block_its_operands_are_overwritten(along: int) -> None:
+    with pytest.raises(AssertionError):
+        for seed in range(20):
+            multiply((16, 16, 14), 1, seed, "cooperative", 2, along=along, impatient=True)
