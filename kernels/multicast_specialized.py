@@ -48,14 +48,15 @@ def multicast(
     own = _make_barriers(plan.stages, plan.shares, False)
     pair = _make_barriers(plan.stages, plan.shares, True)
     turn = _make_barriers(plan.alternate, 1, False)
-    # Before this fence the compiler makes both blocks wait for each other, as their barriers must
-    # be there before a copy or an arrival reaches them.
     fence_async_shared()
     mbarrier.arrive(turn.index(0), count=1)  # the first consumer goes first
     shape = (m, n, k, group_size)
     ring = (a_s, b_s, full, own)
     inputs = (a_desc, b_desc, tail_desc)
     outputs = (c_desc, c_s)
+    # The compiler makes the blocks wait for each other here, as a block's barriers must be there
+    # before the other's copies and arrivals, and once more behind the partitions: neither leaves
+    # while the other may copy into its shared memory or arrive at its barriers.
     if consumers == 1:
         gl.warp_specialize(
             [
@@ -86,8 +87,6 @@ def multicast(
             [plan.warps, plan.warps, 1],
             [plan.consumer_registers, plan.consumer_registers, plan.producer_registers],
         )
-    # Here the compiler makes the blocks wait for each other once more: neither leaves while the
-    # other may copy into its shared memory or arrive at its barriers.
 
 
 @gluon.jit

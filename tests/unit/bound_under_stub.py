@@ -1,6 +1,6 @@
 """Compares bound launches with triton's own under tests/unit/stub_driver.c; run as a script.
 
-What both hand to the driver must be the same: grid, threads, shared memory, stream, every
+What both hand to the driver must be the same: grid, threads, shared memory, cluster, stream, every
 parameter. The operands are CPU tensors, whose addresses the stub does not follow.
 """
 
@@ -13,6 +13,8 @@ import torch
 from autoswizzle.config import GemmConfig
 from autoswizzle.hardware import find_gpu
 from autoswizzle.problem import GemmProblem
+from autoswizzle.space import cluster_size
+from autoswizzle.toolchain import triton_version
 
 STREAM, DEVICE = 77, 0
 TMA = GemmConfig(kernel="tma", block_k=64, persistent=True)
@@ -20,6 +22,7 @@ SPLIT = GemmConfig(
     kernel="wgmma", block_n=256, block_k=64, num_stages=4, persistent=True, epilogue_subtile=4,
     warp_specialize="cooperative", split_k=8,
 )  # fmt: skip
+MULTICAST = replace(SPLIT, kernel="multicast", split_k=1, cluster_m=2)
 CASES = [  # (configuration, problem, driver parameters: p = 64-bit, i = 32-bit, m = tensor map)
     (GemmConfig(), "512x512x512:fp16:nn", "pppiiiiii"),
     (GemmConfig(persistent=True), "5120x512x512:bf16:nt", "pppiiiiii"),
@@ -28,6 +31,16 @@ CASES = [  # (configuration, problem, driver parameters: p = 64-bit, i = 32-bit,
     (replace(TMA, scheduling="dynamic"), "512x1024x512:fp16:tt", "miippmiippmiipppiii"),
     (SPLIT, "512x512x1024:bf16:nn", 4 * "miipp" + "pp" + "iiiiiii"),
 ]
+if triton_version() >= (3, 9):  # few tiles, and more than are resident at once
+    CASES += [
+        (MULTICAST, "512x512x1024:bf16:nn", 4 * "miipp" + "iiii"),
+        (
+            replace(MULTICAST, cluster_m=1, cluster_n=2),
+            "2048x8192x64:fp16:tt",
+            4 * "miipp" + "iiii",
+        ),
+    ]
+BLOCKS = {"512x512x1024:bf16:nn": 8, "2048x8192x64:fp16:tt": 132}  # of a multicast launch
 
 
 def stand_in_for_a_gpu():
@@ -86,7 +99,7 @@ class Stub:
         self._get(ctypes.c_int, "stub_parameters").value = len(parameters)
 
     def seen(self, parameters):
-        launch = list(self._get(ctypes.c_uint * 4, "stub_launch"))
+        launch = list(self._get(ctypes.c_uint * 5, "stub_launch"))
         launch.append(self._get(ctypes.c_ulonglong, "stub_stream").value)
         values = self._get(ctypes.c_ulonglong * 64, "stub_values")
         maps = self._get((ctypes.c_ubyte * 128) * 64, "stub_maps")
@@ -119,6 +132,10 @@ def main():
             assert stub.seen(parameters) == plain, (config, stub.seen(parameters), plain)
             seen.append(plain)
         assert seen[0] == seen[2] != seen[1]
+        if config.kernel == "multicast":
+            assert (seen[0][0], seen[0][4]) == (BLOCKS[text], cluster_size(config))
+        else:
+            assert seen[0][4] == 0
         assert len(launcher.tensor_maps) == 2 * parameters.count("m")
 
     stub.expect("")

@@ -44,7 +44,7 @@ class Machine:
         self.impatient = False  # whether waits for the barriers of both blocks are left out
         self.unfenced: set[int] = set()
         self.allocated: list[Shared | Bars] = []  # of the program that runs
-        self.fences = 0
+        self.met = 0  # of its blocks, where their partitions begin
         self.lock = threading.Condition()
         self.ready: dict[int, Callable[[], bool]] = {}  # by thread: may it go on?
         self.running: int | None = None
@@ -75,7 +75,7 @@ class Machine:
         return thread
 
     def run(self, *bodies: Callable[[], None]) -> None:
-        self.allocated, self.fences = [], 0
+        self.allocated, self.met = [], 0
         threads = [self.start(body) for body in bodies]
         with self.lock:
             self._next()
@@ -268,6 +268,7 @@ class Descriptor:
 
 def stand_ins(machine: Machine, programs: int, swizzle: str) -> dict[str, ModuleType]:
     """Modules in place of those that the device source imports."""
+
     def module(name: str, **members: object) -> ModuleType:
         made = ModuleType(name)
         made.__dict__.update(members)
@@ -294,12 +295,6 @@ def stand_ins(machine: Machine, programs: int, swizzle: str) -> dict[str, Module
     def allocate_mbarrier(batch: int, two_ctas: bool) -> object:
         return in_every_block(lambda: Bars(machine, batch, machine.blocks // (1 + two_ctas)))
 
-    def fence_async_shared() -> None:
-        """The first one, behind its barriers, waits for the other block of its cluster."""
-        machine.unfenced.clear()
-        machine.fences += 1
-        machine.until(lambda: machine.fences >= machine.blocks)
-
     def atomic_add(pointer: Pointer, amount: int, sem: str) -> int:
         machine.step()
         pointer.memory[pointer.at] += amount
@@ -317,6 +312,8 @@ def stand_ins(machine: Machine, programs: int, swizzle: str) -> dict[str, Module
         partitions: list[tuple[Callable[..., None], tuple]], warps: list[int], registers: list[int]
     ) -> None:
         assert len(partitions) - 1 == len(warps) == len(registers)
+        machine.met += 1
+        machine.until(lambda: machine.met == machine.blocks)
         local = machine.local
         enter = partial(machine.enter, local.program, local.rank)
         threads = [
@@ -438,7 +435,7 @@ def stand_ins(machine: Machine, programs: int, swizzle: str) -> dict[str, Module
         allocate_mbarrier=allocate_mbarrier, MBarrierLayout=lambda: None,
     )  # fmt: skip
     hopper = module(
-        "hopper", mbarrier=mbarrier, fence_async_shared=fence_async_shared,
+        "hopper", mbarrier=mbarrier, fence_async_shared=machine.unfenced.clear,
         warpgroup_mma=warpgroup_mma, warpgroup_mma_init=lambda value: value,
         warpgroup_mma_wait=warpgroup_mma_wait,
     )  # fmt: skip
@@ -619,6 +616,9 @@ def test_clusters_with_two_pieces_and_layouts(kind: str, along: int) -> None:
 
 @pytest.mark.parametrize("along", [0, 1])
 def test_without_waiting_for_the_other_block_its_operands_are_overwritten(along: int) -> None:
-    with pytest.raises(AssertionError):
+    def twenty_times() -> None:
         for seed in range(20):
             multiply((16, 16, 14), 1, seed, "cooperative", 2, along=along, impatient=True)
+
+    with pytest.raises(AssertionError):
+        twenty_times()
