@@ -1,7 +1,9 @@
 """GPU tests: marked and, without a GPU, skipped with the reason."""
 
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -17,6 +19,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.gpu)
         if not torch.cuda.is_available():
             item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def wgmma_runner() -> Iterator[ModuleType]:
+    """The module of that name beside this file."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(HERE))
+        yield import_module("wgmma_runner")
 
 
 @pytest.fixture(autouse=True)

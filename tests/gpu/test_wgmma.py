@@ -4,14 +4,10 @@ Cases run in a process of their own (wgmma_cases.py), each under a time limit.
 """
 
 import itertools
-import json
-import queue
 import random
-import subprocess
-import sys
-import threading
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -30,7 +26,6 @@ pytestmark = [
 ]
 
 H200 = find_gpu("H200")
-STARTUP_S, CASE_S = 300, 15  # time limits: of imports and compiling, then of each case
 
 # (warp_specialize, num_warps, block_m, block_n, epilogue_subtile, most stages that fit)
 TILES = [
@@ -84,28 +79,12 @@ def layouts_in_full() -> list[tuple[GemmConfig, GemmProblem, str]]:
     return cases
 
 
-def pairwise() -> list[tuple[GemmConfig, GemmProblem, str]]:
+def other_choices(pairwise: Callable) -> list[tuple[GemmConfig, GemmProblem, str]]:
     """Every pair of (tile, extents, order, scheduling, stages) values at least once."""
     factors = [TILES, SHAPES, SWIZZLES, ("static", "dynamic"), (2, 3, 6)]
     rng = random.Random(0)
-    wanted = {
-        (i, x, j, y)
-        for (i, xs), (j, ys) in itertools.combinations(enumerate(factors), 2)
-        for x, y in itertools.product(xs, ys)
-    }
     cases = []
-    while wanted:
-        first = min(wanted, key=str)
-        rows = []
-        for _ in range(50):
-            row = [rng.choice(values) for values in factors]
-            row[first[0]], row[first[2]] = first[1], first[3]
-            covered = {(i, x, j, y) for (i, x), (j, y) in itertools.combinations(enumerate(row), 2)}
-            rows.append((len(covered & wanted), row, covered))
-        _, (tile, (m, n, k), swizzle, scheduling, stages), covered = max(
-            rows, key=lambda row: row[0]
-        )
-        wanted -= covered
+    for tile, (m, n, k), swizzle, scheduling, stages in pairwise(factors, rng):
         config = config_of(
             tile, swizzle=swizzle, scheduling=scheduling, num_stages=min(stages, tile[5])
         )
@@ -156,74 +135,19 @@ def split() -> list[tuple[GemmConfig, GemmProblem, str]]:
     return cases
 
 
-CASES = [*layouts_in_full(), *pairwise(), *split(), *shared_last_waves(), *overlapping()]
+@pytest.fixture(scope="module")
+def cases(wgmma_runner: ModuleType) -> list[tuple[GemmConfig, GemmProblem, str]]:
+    return [
+        *layouts_in_full(), *other_choices(wgmma_runner.pairwise), *split(), *shared_last_waves(),
+        *overlapping(),
+    ]  # fmt: skip
 
 
-def test_every_case_is_legal() -> None:
-    assert [why_illegal(config, problem, H200) for config, problem, _ in CASES] == [None] * len(
-        CASES
+def test_every_case_is_legal(cases) -> None:
+    assert [why_illegal(config, problem, H200) for config, problem, _ in cases] == [None] * len(
+        cases
     )
 
 
-def test_every_case_computes_the_product() -> None:
-    why = outcomes(CASES)
-    failed = {f"{CASES[i][0]} on {CASES[i][1]}": reason for i, reason in why.items() if reason}
-    print(f"{len(CASES)} cases, {len(failed)} failed")
-    assert not failed
-
-
-def outcomes(cases: list[tuple[GemmConfig, GemmProblem, str]]) -> dict[int, str | None]:
-    """Why each case failed, None if it did not. A case that hangs or crashes takes its process
-    along; another one goes on with the next case.
-    """
-    left = list(range(len(cases)))
-    found: dict[int, str | None] = {}
-    while left:
-        began = _run([cases[index] for index in left], left, found)
-        if left[0] not in found and not began:
-            pytest.fail("no case could be started: " + str(found))
-        left = [index for index in left if index not in found]
-    return found
-
-
-def _run(
-    cases: list[tuple[GemmConfig, GemmProblem, str]],
-    numbers: list[int],
-    found: dict[int, str | None],
-) -> bool:
-    """Runs cases in one process until it ends or a case is over its limit; whether one began."""
-    command = [sys.executable, str(Path(__file__).with_name("wgmma_cases.py"))]
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    lines: queue.Queue[str | None] = queue.Queue()
-
-    def read() -> None:
-        for line in process.stdout:
-            lines.put(line)
-        lines.put(None)
-
-    threading.Thread(target=read, daemon=True).start()
-    described = [
-        {"config": config.to_dict(), "problem": problem.to_dict(), "check": check}
-        for config, problem, check in cases
-    ]
-    process.stdin.write(json.dumps(described))
-    process.stdin.close()
-    running = None
-    limit = STARTUP_S
-    reason = "no end within its limit"
-    try:
-        while (line := lines.get(timeout=limit)) is not None:
-            result = json.loads(line)
-            running, limit = numbers[result["case"]], CASE_S
-            if "error" in result:
-                found[running], running = result["error"], None
-        reason = f"exit {process.wait()}: {process.stderr.read()[-500:]}"
-    except queue.Empty:
-        pass
-    finally:
-        process.kill()
-    if running is not None:
-        found[running] = reason
-    return running is not None or bool(found)
+def test_every_case_computes_the_product(wgmma_runner, cases) -> None:
+    wgmma_runner.check(cases)
