@@ -2,6 +2,8 @@
 
 import ast
 import gc
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -91,3 +93,14 @@ def test_hashes_are_made_in_several_threads_at_once():
     finally:
         gc.callbacks.remove(let_others_run)
     assert len(set(hashes)) == 4
+
+
+def test_a_family_that_this_triton_cannot_compile_has_a_hash_too():
+    """multicast needs triton 3.9: its modules are read, not imported."""
+    code = (
+        "import sys; from autoswizzle.kernels import source_hash; source_hash('multicast');"
+        "print([name for name in sys.modules if 'multicast' in name])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    assert "autoswizzle.kernels.order" in source._sources("autoswizzle.kernels.multicast")
