@@ -16,7 +16,7 @@ from autoswizzle.hardware import Gpu
 from autoswizzle.problem import GemmProblem
 from autoswizzle.simulator.resources import estimate, why_infeasible
 
-STEPS = 100  # of the walk from a proposal that can't be used to one that can
+STEPS = 100  # of the walk from a proposal that was tried to one that was not
 
 Branches = Mapping[str, Mapping[str, tuple[Any, ...]]]
 
@@ -33,6 +33,7 @@ class SearchSpace:
         self.gpu = gpu
         self.branches = space.branches(problem, gpu) if branches is None else branches
         self.default = space.default_config(problem, gpu)
+        self._firsts: dict[str, GemmConfig | None] = {}
 
     def why_outside(self, config: GemmConfig) -> str | None:
         """Why config is not to be tried, None when it may be."""
@@ -75,21 +76,53 @@ class SearchSpace:
     def near(
         self, config: GemmConfig, taken: Collection[GemmConfig], generator: random.Random
     ) -> GemmConfig | None:
-        """What a random walk from config meets first that is worth trying and not taken."""
+        """The first that is not taken on a random walk over what is worth trying, from config or,
+        if it is not, from the closest that becomes of one that is.
+        """
+        place = config if self.is_worth_trying(config) else self._mended(config, taken, generator)
+        if place is None:
+            return None
         for _ in range(STEPS):
-            config = self._neighbour(config, generator)
-            if config not in taken and self.is_worth_trying(config):
-                return config
+            if place not in taken:
+                return place
+            neighbour = self._neighbour(place, generator)
+            if self.is_worth_trying(neighbour):
+                place = neighbour
         return None
+
+    def _mended(
+        self, config: GemmConfig, taken: Collection[GemmConfig], generator: random.Random
+    ) -> GemmConfig | None:
+        """One of config's family that is worth trying, with as many of its values as can be had."""
+        known = [
+            other
+            for other in taken
+            if other.kernel == config.kernel and self.is_worth_trying(other)
+        ]
+        mended = generator.choice(known) if known else self._any_of(config.kernel)
+        if mended is None:
+            return None
+        names = list(self.branches[config.kernel])
+        generator.shuffle(names)
+        for name in names:
+            changed = _settled(replace(mended, **{name: getattr(config, name)}))
+            if self.is_worth_trying(changed):
+                mended = changed
+        return mended
+
+    def _any_of(self, kernel: str) -> GemmConfig | None:
+        """The first configuration of a family that is worth trying."""
+        if kernel not in self._firsts:
+            branch = {kernel: self.branches[kernel]}
+            found = space.candidates(self.problem, self.gpu, branch)
+            self._firsts[kernel] = next(filter(self.is_worth_trying, found), None)
+        return self._firsts[kernel]
 
     def _neighbour(self, config: GemmConfig, generator: random.Random) -> GemmConfig:
         """The same with one tunable drawn anew; it may be illegal."""
         tunables = self.branches[config.kernel]
         name = generator.choice(list(dict(_in_play(tunables, config.swizzle))))
-        changed = replace(config, **{name: generator.choice(tunables[name])})
-        if changed.swizzle not in GROUPED_SWIZZLES:
-            return replace(changed, group_size=GemmConfig().group_size)
-        return changed
+        return _settled(replace(config, **{name: generator.choice(tunables[name])}))
 
     def as_trial(self, config: GemmConfig, value: float | None) -> optuna.trial.FrozenTrial | None:
         """The finished Optuna trial of config, None if the branches do not hold it.
@@ -119,6 +152,13 @@ class SearchSpace:
 
 
 _DEFAULT_SWIZZLE = GemmConfig().swizzle
+
+
+def _settled(config: GemmConfig) -> GemmConfig:
+    """The same without a group size that its order does not read."""
+    if config.swizzle in GROUPED_SWIZZLES:
+        return config
+    return replace(config, group_size=GemmConfig().group_size)
 
 
 def _in_play(

@@ -9,6 +9,7 @@ from autoswizzle.hardware import Gpu
 from autoswizzle.problem import GemmProblem
 from autoswizzle.space import rules
 from autoswizzle.space.rules import TILE_RULES
+from autoswizzle.toolchain import triton_version
 
 GROUP_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 
@@ -17,14 +18,30 @@ GROUP_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 class Family:
     """One kernel family: where it runs and which fields of GemmConfig it uses.
 
-    tunables: the values a search tries, by field; legal values may be wider (rules).
-    rules: each returns why a configuration is illegal, or None.
+    triton: the oldest version that has what it needs. tunables: the values a search tries, by
+    field; legal values may be wider (rules). rules: each returns why a configuration is illegal, or
+    None.
     """
 
     capabilities: tuple[int, ...]
     dtypes: tuple[str, ...]
+    triton: tuple[int, int] = (3, 6)
     tunables: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     rules: tuple[Callable[[GemmConfig, GemmProblem, Gpu], str | None], ...] = ()
+
+    def why_unable(self, dtype: str, gpu: Gpu) -> str | None:
+        """Why none of its kernels can multiply dtype on gpu, None when one can."""
+        if gpu.capability not in self.capabilities:
+            needed = ", ".join(map(str, self.capabilities))
+            return f"needs compute capability in {needed}, got {gpu.capability}"
+        if dtype not in self.dtypes:
+            return f"needs dtype in {', '.join(self.dtypes)}, got {dtype}"
+        version = triton_version()
+        if version is not None and version < self.triton:
+            return (
+                f"needs triton >= {self.triton[0]}.{self.triton[1]}, got {version[0]}.{version[1]}"
+            )
+        return None
 
 
 FAMILIES: Mapping[str, Family] = {
@@ -83,7 +100,6 @@ FAMILIES: Mapping[str, Family] = {
             "padded": (False, True),
         },
         rules=(
-            rules.toolchain,
             rules.addressable,
             rules.persistent,
             rules.not_batched,
@@ -96,6 +112,7 @@ FAMILIES: Mapping[str, Family] = {
     "multicast": Family(
         capabilities=(90,),
         dtypes=("fp16", "bf16"),
+        triton=(3, 9),  # Gluon's TMA multicast
         tunables={
             "block_m": (128, 192, 256),
             "block_n": (128, 192, 256),
@@ -139,7 +156,6 @@ FAMILIES: Mapping[str, Family] = {
             "max_registers": (0,),
         },
         rules=(
-            rules.toolchain,
             rules.aligned,
             *TILE_RULES,
             rules.mma_sync_operands,

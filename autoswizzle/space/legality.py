@@ -23,11 +23,9 @@ def why_illegal(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | Non
     family = FAMILIES.get(config.kernel)
     if family is None:
         return f"kernel must be one of {', '.join(FAMILIES)}, got {config.kernel!r}"
-    if gpu.capability not in family.capabilities:
-        needed = ", ".join(map(str, family.capabilities))
-        return f"{config.kernel} needs compute capability in {needed}, got {gpu.capability}"
-    if problem.dtype not in family.dtypes:
-        return f"{config.kernel} needs dtype in {', '.join(family.dtypes)}, got {problem.dtype}"
+    unable = family.why_unable(problem.dtype, gpu)
+    if unable is not None:
+        return f"{config.kernel} {unable}"
     if problem.out_dtype != problem.dtype and not problem.dtype.startswith("fp8"):
         return f"out_dtype must be {problem.dtype}, got {problem.out_dtype}"
     for name, default in DEFAULTS.items():

@@ -7,7 +7,6 @@ from autoswizzle.errors import ArgumentError
 from autoswizzle.hardware import Gpu
 from autoswizzle.problem import ALIGNMENT, GemmProblem
 from autoswizzle.smem import warp_grid
-from autoswizzle.toolchain import triton_version
 
 MAX_REGISTERS = 255  # a thread can have
 MAX_ACCUMULATORS = 256  # fp32 accumulators a thread can hold (255 registers a thread)
@@ -164,23 +163,12 @@ def tma_loops(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
 
 
 def multicast(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
-    """Two blocks share the operand that they both read; Gluon can since triton 3.9."""
-    version = triton_version()
-    if version is not None and version < (3, 9):
-        return f"{config.kernel} needs triton >= 3.9, got {version[0]}.{version[1]}"
+    """Two blocks, side by side or one below the other, share the operand that both read."""
     if (config.cluster_m, config.cluster_n) not in ((1, 2), (2, 1)):
         found = f"{config.cluster_m}x{config.cluster_n}"
         return f"{config.kernel} needs cluster_m x cluster_n 1x2 or 2x1, got {found}"
     if config.warp_specialize == "none":
         return f"{config.kernel} needs warp_specialize cooperative or pingpong, got none"
-    return None
-
-
-def toolchain(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
-    """Gluon with warp specialisation on Hopper came with triton 3.6."""
-    version = triton_version()
-    if version is not None and version < (3, 6):
-        return f"{config.kernel} needs triton >= 3.6, got {version[0]}.{version[1]}"
     return None
 
 

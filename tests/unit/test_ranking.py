@@ -16,7 +16,7 @@ from autoswizzle.simulator.lru import traffic
 from autoswizzle.simulator.ranking import predict, rank, shortlist
 from autoswizzle.simulator.resources import Resources
 from autoswizzle.simulator.work import Launch
-from autoswizzle.space import branches, rules, why_illegal
+from autoswizzle.space import branches, families, why_illegal
 
 H200 = find_gpu("H200")
 SQUARE = GemmProblem(8192, 8192, 8192, "fp16")
@@ -182,7 +182,7 @@ def test_a_shortlist_tries_a_cooperative_tile_with_one_number_of_warps():
 
 
 def test_clusters_are_the_programs_of_a_launch(monkeypatch):
-    monkeypatch.setattr(rules, "triton_version", lambda: (3, 9))
+    monkeypatch.setattr(families, "triton_version", lambda: (3, 9))
     config = GemmConfig(
         "multicast", 256, 128, 64, num_stages=4, persistent=True, epilogue_subtile=4,
         warp_specialize="cooperative", cluster_n=2,
@@ -197,7 +197,7 @@ def test_clusters_are_the_programs_of_a_launch(monkeypatch):
 
 def test_clusters_need_a_triton_that_has_multicast(monkeypatch):
     problem = GemmProblem(8192, 8192, 8192, "bf16", "nt")
-    monkeypatch.setattr(rules, "triton_version", lambda: (3, 6))
+    monkeypatch.setattr(families, "triton_version", lambda: (3, 6))
     assert all(item.config.kernel != "multicast" for item in shortlist(problem, H200))
-    monkeypatch.setattr(rules, "triton_version", lambda: (3, 9))
+    monkeypatch.setattr(families, "triton_version", lambda: (3, 9))
     assert any(item.config.kernel == "multicast" for item in shortlist(problem, H200, 20))

@@ -1,5 +1,6 @@
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from autoswizzle.problem import GemmProblem
 from autoswizzle.search.plan import spread
 from autoswizzle.search.sampling import SAMPLERS, Proposer, SearchSpace
 from autoswizzle.simulator.resources import estimate, why_infeasible
+from autoswizzle.space import families
 
 PROBLEM = GemmProblem(4096, 4096, 4096, "bf16", "nt")
 GPU = find_gpu("H200")
@@ -141,3 +143,41 @@ def test_the_best_of_each_family_is_among_the_seeds():
     assert spread(ranked, 0) == []
     assert spread(ranked, 100) == ranked
     assert spread([], 5) == []
+
+
+def test_proposals_of_a_large_space_need_no_list_of_it(monkeypatch):
+    searched = SearchSpace(PROBLEM, GPU)
+
+    def listed(self):
+        raise AssertionError("hundreds of thousands were listed")
+
+    monkeypatch.setattr(SearchSpace, "configs", listed)
+    proposer, taken = Proposer(searched, "random", 4), set()
+    for _ in range(150):
+        taken.add(proposer.propose(taken))
+    assert len(taken) == 150
+    assert all(searched.is_worth_trying(config) for config in taken)
+    assert {config.kernel for config in taken} == set(searched.branches)
+
+
+def test_what_can_not_be_used_keeps_most_of_its_values():
+    """Of a proposal with too few rows for its warps, all but that can be had."""
+    searched = SearchSpace(PROBLEM, GPU)
+    legal = GemmConfig(
+        "wgmma", 128, 256, 64, num_stages=4, persistent=True, epilogue_subtile=4,
+        warp_specialize="cooperative",
+    )  # fmt: skip
+    proposed = replace(legal, block_m=64, swizzle="hilbert", stream_k=True, num_stages=3)
+    assert not searched.is_worth_trying(proposed)
+    found = searched.near(proposed, {legal}, random.Random(1))
+    assert searched.is_worth_trying(found)
+    assert (found.swizzle, found.num_stages, found.block_n) == ("hilbert", 3, 256)
+
+
+def test_a_family_that_the_compiler_can_not_make_is_not_in_the_space(monkeypatch):
+    monkeypatch.setattr(families, "triton_version", lambda: (3, 6))
+    assert "multicast" not in SearchSpace(PROBLEM, GPU).branches
+    monkeypatch.setattr(families, "triton_version", lambda: (3, 9))
+    assert "multicast" in SearchSpace(PROBLEM, GPU).branches
+    monkeypatch.setattr(families, "triton_version", lambda: (3, 5))
+    assert SearchSpace(PROBLEM, GPU).branches == {}
