@@ -59,11 +59,11 @@ EFFORTS: Mapping[str, Effort] = {
     for effort in (
         Effort(
             "quick", trials=20, seconds=5, seeds=12, screening_ms=10,
-            finalists=3, final_ms=1000, min_gain=0.02,
+            finalists=3, final_ms=1600, min_gain=0.02,
         ),
         Effort(
             "standard", trials=60, seconds=12, seeds=20, screening_ms=15,
-            finalists=4, final_ms=1600, min_gain=0.01,
+            finalists=4, final_ms=2400, min_gain=0.01,
         ),
         Effort(
             "exhaustive", trials=600, seconds=300, seeds=50, screening_ms=50,
