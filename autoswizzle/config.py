@@ -66,15 +66,14 @@ class GemmConfig:
     max_registers: int = 0
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name in _CHOICES:
-                check_choice(field.name, value, _CHOICES[field.name], ConfigError)
-            elif type(value) is not type(field.default):
-                kind = type(field.default).__name__
-                raise ConfigError(f"{field.name} must be of type {kind}, got {value!r}")
-            elif type(value) is int and value < (0 if field.name == "max_registers" else 1):
-                raise ConfigError(f"{field.name} must be at least 1, got {value!r}")
+        for name, kind in _KINDS:
+            value = getattr(self, name)
+            if name in _CHOICES:
+                check_choice(name, value, _CHOICES[name], ConfigError)
+            elif type(value) is not kind:
+                raise ConfigError(f"{name} must be of type {kind.__name__}, got {value!r}")
+            elif type(value) is int and value < (0 if name == "max_registers" else 1):
+                raise ConfigError(f"{name} must be at least 1, got {value!r}")
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready mapping of the kernel and every field that differs from its default."""
@@ -126,6 +125,9 @@ class GemmConfig:
             parts.append(field.name if value is True else f"{field.name}={value}")
         return " ".join(parts)
 
+
+# of each field, by name: dataclasses.fields would list them anew for every one of a large space
+_KINDS = tuple((field.name, type(field.default)) for field in fields(GemmConfig))
 
 TORCH = GemmConfig(kernel="torch")
 

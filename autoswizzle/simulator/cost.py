@@ -9,7 +9,7 @@ computes beside them.
 
 import itertools
 import math
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 from autoswizzle.config import GemmConfig
 from autoswizzle.hardware import WARP_SIZE, Gpu
@@ -91,7 +91,7 @@ class Terms:
     @property
     def total(self) -> float:
         """The predicted time."""
-        return math.fsum(astuple(self))
+        return math.fsum(getattr(self, name) for name in self.__slots__)
 
 
 def terms(

@@ -11,6 +11,10 @@ from autoswizzle.space.rules import grid
 MAX_GROUP_SIZE = 1024
 MAX_TILES = 2**31 - 1  # of a launch: the device counts in int32, and grid axis x ends there
 DEFAULTS = {item.name: item.default for item in fields(GemmConfig)}
+_UNUSED = {
+    kernel: [name for name in DEFAULTS if name != "kernel" and name not in family.tunables]
+    for kernel, family in FAMILIES.items()
+}
 
 
 def why_illegal(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
@@ -28,9 +32,8 @@ def why_illegal(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | Non
         return f"{config.kernel} {unable}"
     if problem.out_dtype != problem.dtype and not problem.dtype.startswith("fp8"):
         return f"out_dtype must be {problem.dtype}, got {problem.out_dtype}"
-    for name, default in DEFAULTS.items():
-        used = name == "kernel" or name in family.tunables
-        if not used and getattr(config, name) != default:
+    for name in _UNUSED[config.kernel]:
+        if getattr(config, name) != DEFAULTS[name]:
             return f"{config.kernel} does not use {name}, got {getattr(config, name)!r}"
     if config.swizzle not in GROUPED_SWIZZLES and config.group_size != DEFAULTS["group_size"]:
         return f"swizzle {config.swizzle} does not use group_size, got {config.group_size}"

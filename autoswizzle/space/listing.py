@@ -59,12 +59,12 @@ def tiles(problem: GemmProblem, gpu: Gpu) -> Iterator[GemmConfig]:
         settled = {name: tunables[name][:1] for name in _SETTLED if name in tunables}
         names = [name for name in tunables if name not in ("group_size", "epilogue_subtile")]
         for values in itertools.product(*({**tunables, **settled}[name] for name in names)):
-            config = GemmConfig(kernel=kernel, **dict(zip(names, values, strict=True)))
+            chosen = dict(zip(names, values, strict=True))
             slices = {1}
             if "epilogue_subtile" in tunables:
-                slices = {max(1, config.block_n // columns) for columns in SLICE_COLUMNS}
+                slices = {max(1, chosen["block_n"] // columns) for columns in SLICE_COLUMNS}
             for count in sorted(slices):
-                tile = replace(config, epilogue_subtile=count)
+                tile = GemmConfig(kernel=kernel, **chosen, epilogue_subtile=count)
                 if why_illegal(tile, problem, gpu) is None:
                     yield tile
 
