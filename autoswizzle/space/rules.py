@@ -169,6 +169,8 @@ def multicast(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
         return f"{config.kernel} needs cluster_m x cluster_n 1x2 or 2x1, got {found}"
     if config.warp_specialize == "none":
         return f"{config.kernel} needs warp_specialize cooperative or pingpong, got none"
+    if gpu.num_sms < cluster_size(config):
+        return f"{config.kernel} needs an SM for each block of a cluster, got {gpu.num_sms}"
     return None
 
 
