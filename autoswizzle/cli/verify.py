@@ -17,7 +17,7 @@ from autoswizzle.hardware import Gpu
 from autoswizzle.report.tables import print_json, table
 from autoswizzle.toolchain import triton_version
 
-RACE_MS = 600.0  # of GPU time for each side of a comparison, as a standard search's final
+RACE_MS = 1200.0  # of GPU time for each side of a comparison, as a standard search's final
 
 
 @dataclass(frozen=True, slots=True)
