@@ -187,8 +187,8 @@ def wgmma_operands(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | 
 
 
 def wgmma_tile(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
-    """A block_n of 96, 160 or 192 is made of 64 or 128 columns and the rest, one of 256 of twice 128
-    for three consumers; slices of it must not straddle the two.
+    """A block_n of 96, 160 or 192 is made of 64 or 128 columns and the rest, one of 256 for three
+    consumers of twice 128; slices must not straddle the two.
     """
     if config.block_m not in (64, 128, 192, 256):
         return f"{config.kernel} needs block_m 64, 128, 192 or 256, got {config.block_m}"
