@@ -67,6 +67,11 @@ def compile_ahead(configs: Sequence[GemmConfig], problem: GemmProblem, gpu: Gpu)
         compilers.complete([(config, problem) for config in configs])
 
 
+def revisions() -> dict[str, str]:
+    """By family, what the times of its kernels depend on: their source and the compiler."""
+    return {name: f"{kernels.source_hash(name)} {triton_version()}" for name in FAMILIES}
+
+
 def run_kernel(
     config: GemmConfig,
     problem: GemmProblem,
@@ -216,7 +221,7 @@ class Laboratory:
             storage=self.storage,
             progress=progress,
             race=race,
-            revisions={name: kernels.source_hash(name) for name in FAMILIES},
+            revisions=revisions(),
         )
 
     def end(self) -> None:

@@ -25,7 +25,6 @@ suites() {
     suite bf16 nn
     suite bf16 tn
     suite fp16 nt
-    limited 580 "$python" benchmarks/steady.py
 }
 counters() {
     limited 300 "$python" benchmarks/counters.py

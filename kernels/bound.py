@@ -70,6 +70,8 @@ def bind(config: GemmConfig, problem: GemmProblem, a: Tensor, b: Tensor, out: Te
         padded = PaddedLauncher(config, problem)
         padded.load(a, b, out)
         return padded
+    # Tensors of their own: arguments are told apart by identity, and a may be b in this call alone.
+    a, b, out = a.detach(), b.detach(), out.detach()
     call = family(config.kernel).call(config, problem, a, b, out)
     return _bind(call, (a, b, out), PlainLauncher(partial(run, config, problem), str(config)))
 
@@ -150,8 +152,10 @@ class PaddedLauncher:
 
     def _copier(self, source: Tensor, target: Tensor) -> Launcher:
         """Of a matrix like source: it stands for both operands of a launcher."""
-        odd = source.data_ptr() % ALIGNMENT, target.data_ptr() % ALIGNMENT
-        key = source.shape, source.stride(), target.stride(), *odd
+        # Of the bases what triton compiles for, so that a plan's calls, which have it in common,
+        # load nothing that its first has not: a capture could not.
+        aligned = tuple(operand.data_ptr() % ALIGNMENT == 0 for operand in (source, target))
+        key = source.shape, source.stride(), target.stride(), aligned
         if key not in self.bound:
             plain = PlainLauncher(lambda source, _, target: copy(source, target), "a copy")
             self.bound[key] = _bind(copy_call(source, target), (source, source, target), plain)

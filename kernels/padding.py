@@ -29,6 +29,7 @@ def copy_rows(
     target,
     rows,
     cols,
+    wide,
     source_row,
     source_col,
     target_row,
@@ -36,8 +37,7 @@ def copy_rows(
     BLOCK_ROWS: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
 ):
-    """target[rows, cols] = source[rows, cols], of any strides."""
-    wide = tl.cdiv(cols, BLOCK_COLS)
+    """target[rows, cols] = source[rows, cols], of any strides; wide: blocks beside each other."""
     tile = tl.program_id(0)
     row = (tile // wide).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)[:, None]
     col = (tile % wide).to(tl.int64) * BLOCK_COLS + tl.arange(0, BLOCK_COLS)[None, :]
@@ -49,6 +49,7 @@ def copy_rows(
 def copy_call(source: "Tensor", target: "Tensor") -> Call:
     """The launch that copies a matrix, row by row."""
     rows, cols = source.shape
+    wide = -(-cols // BLOCK_COLS)  # counted here: rounding cols up may leave the kernel's 32 bits
     return Call(
         kernel=copy_rows,
         args={
@@ -56,6 +57,7 @@ def copy_call(source: "Tensor", target: "Tensor") -> Call:
             "target": target,
             "rows": rows,
             "cols": cols,
+            "wide": wide,
             "source_row": source.stride(0),
             "source_col": source.stride(1),
             "target_row": target.stride(0),
@@ -63,7 +65,7 @@ def copy_call(source: "Tensor", target: "Tensor") -> Call:
         },
         constants={"BLOCK_ROWS": BLOCK_ROWS, "BLOCK_COLS": BLOCK_COLS},
         options={"num_warps": 4},
-        tiles=-(-rows // BLOCK_ROWS) * -(-cols // BLOCK_COLS),
+        tiles=-(-rows // BLOCK_ROWS) * wide,
     )
 
 

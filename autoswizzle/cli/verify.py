@@ -15,9 +15,10 @@ from autoswizzle.config import TORCH
 from autoswizzle.errors import CacheError, CandidateError
 from autoswizzle.hardware import Gpu
 from autoswizzle.report.tables import print_json, table
+from autoswizzle.search.effort import EFFORTS
 from autoswizzle.toolchain import triton_version
 
-RACE_MS = 600.0  # of GPU time for each side of a comparison, as a standard search's final
+RACE_MS = EFFORTS["standard"].final_ms / 2  # of GPU time for each side of a comparison
 
 
 @dataclass(frozen=True, slots=True)

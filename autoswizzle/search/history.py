@@ -113,6 +113,10 @@ class History:
         self._seen = {record.number: record for record in records}
         return records
 
+    def revision(self, config: GemmConfig) -> str:
+        """What the times of config depend on here."""
+        return self._revisions.get(config.kernel, "")
+
     def size(self) -> int:
         """How many trials the study holds, those that do not count included."""
         return len(self._study.get_trials(deepcopy=False))
@@ -121,7 +125,7 @@ class History:
         """Store config as the next to try."""
         attributes = {
             "config": config.to_dict(),
-            "revision": self._revisions.get(config.kernel, ""),
+            "revision": self.revision(config),
             "predicted_us": predicted_us,
         }
         self._study.enqueue_trial({}, user_attrs=attributes)
@@ -162,7 +166,7 @@ class History:
 
     def _record(self, trial: optuna.trial.FrozenTrial) -> Record | None:
         record = record_of(trial)
-        if record is None or record.revision != self._revisions.get(record.config.kernel, ""):
+        if record is None or record.revision != self.revision(record.config):
             return None
         return None if self._space.why_outside(record.config) is not None else record
 

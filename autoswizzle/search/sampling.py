@@ -1,5 +1,6 @@
 """What a search may try, and which configuration it tries next."""
 
+import itertools
 import math
 import random
 import warnings
@@ -93,21 +94,27 @@ class SearchSpace:
     def _mended(
         self, config: GemmConfig, taken: Collection[GemmConfig], generator: random.Random
     ) -> GemmConfig | None:
-        """One of config's family that is worth trying, with as many of its values as can be had."""
+        """One of config's family that is worth trying, with as many of its values as can be had,
+        alone or two at once: some are legal together only, as a block_n and its slices.
+        """
         known = [
             other
             for other in taken
             if other.kernel == config.kernel and self.is_worth_trying(other)
         ]
+        known.sort(key=str)  # a set's order is another in every process
         mended = generator.choice(known) if known else self._any_of(config.kernel)
         if mended is None:
             return None
         names = list(self.branches[config.kernel])
         generator.shuffle(names)
-        for name in names:
-            changed = _settled(replace(mended, **{name: getattr(config, name)}))
-            if self.is_worth_trying(changed):
-                mended = changed
+        for count in (1, 2):
+            lacking = [name for name in names if getattr(mended, name) != getattr(config, name)]
+            for together in itertools.combinations(lacking, count):
+                values = {name: getattr(config, name) for name in together}
+                changed = _settled(replace(mended, **values))
+                if self.is_worth_trying(changed):
+                    mended = changed
         return mended
 
     def _any_of(self, kernel: str) -> GemmConfig | None:

@@ -245,9 +245,9 @@ def _final(
     bench: _Bench,
     race: RaceCall,
 ) -> Final:
-    """The final of the fastest; the stored one if it was between the same finalists."""
+    """The final of the fastest; the stored one if it was between the same finalists as they are."""
     chosen = finalists(measured(records), effort.finalists, searched.default)
-    names = [config.to_dict() for config in chosen]
+    names = [[config.to_dict(), history.revision(config)] for config in chosen]
     stored = history.final or {}
     if stored.get("finalists") == names:
         with suppress(AutoswizzleError, TypeError):  # another version's

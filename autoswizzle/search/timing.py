@@ -26,7 +26,8 @@ WARM_UP_MS = 300.0  # of turns that are not counted: the clocks settle under pow
 # Of a contender, its first half not counted. On an H200 at its power limit kernels in turns of
 # 40 ms ran at clocks up to 8 % apart, in turns of a millisecond all at one (2026-11-30).
 TURN_MS = 40.0
-LEAST_ROUNDS = 3  # of such turns
+LEAST_ROUNDS = 3  # of such turns, by which the fastest of many is picked
+LEAST_OF_A_PAIR = 6  # whose ratio is judged by its interval: fewer have none of 95 % (statistics)
 
 
 class Stamp(Protocol):
@@ -185,16 +186,16 @@ def interleaved(
 
     budget_ms: for each loop. The two turns a loop has in a round are averaged, so a linear drift
     of the clocks hits every loop alike. turn_ms: long enough that the clock follows what the loop
-    draws from the power limit, as where it runs alone; 0: one replay, so that all run at one clock.
+    draws from the power limit, as where it runs alone; the first half of a turn is not counted.
     """
     order = [*range(len(loops)), *reversed(range(len(loops)))]
     counted = [replays(item, turn_ms) for item in loops]
     calls = [count * item.calls for count, item in zip(counted, loops, strict=True)]
-    turns_us = sum(item.time_us * count for item, count in zip(loops, calls, strict=True))
-    round_us = 2 * turns_us * (2 if turn_ms else 1)
+    halves_us = sum(item.time_us * count for item, count in zip(loops, calls, strict=True))
+    round_us = 4 * halves_us
 
     def take_turn(place: int) -> tuple[Stamp, Stamp]:
-        for _ in range(counted[place] if turn_ms else 0):
+        for _ in range(counted[place]):
             loops[place].replay()
         began = backend.record()
         for _ in range(counted[place]):
@@ -204,8 +205,8 @@ def interleaved(
     for _ in range(math.ceil(1e3 * WARM_UP_MS / round_us)):
         for place in order:
             take_turn(place)
-    wanted = 1e3 * budget_ms * len(loops) / round_us
-    rounds = max(LEAST_ROUNDS, round(wanted)) if turn_ms else _clamp(wanted)
+    least = LEAST_ROUNDS if len(loops) > 2 else LEAST_OF_A_PAIR
+    rounds = max(least, round(1e3 * budget_ms * len(loops) / round_us))
     turns = [take_turn(place) for _ in range(rounds) for place in order]
     backend.synchronize()
     slots = [_elapsed_us(*turn) for turn in turns]

@@ -166,7 +166,9 @@ def dram_write_bytes(problem: GemmProblem) -> int:
 
 
 def _padding(problem: GemmProblem, gpu: Gpu) -> float:
-    """Reading and writing each matrix that TMA can't address: all three, if only bases are odd."""
+    """Reading and writing each matrix that TMA can't address: all three, if only bases are odd, C
+    alone where operands are aligned.
+    """
     inner_a = problem.k if problem.layout[0] == "n" else problem.m
     inner_b = problem.n if problem.layout[1] == "n" else problem.k
     matrices = (
@@ -176,7 +178,7 @@ def _padding(problem: GemmProblem, gpu: Gpu) -> float:
     )
     copied = [
         elements * itemsize
-        for inner, elements, itemsize in matrices
+        for inner, elements, itemsize in matrices[2 if problem.aligned else 0 :]
         if inner * itemsize % ALIGNMENT
     ] or [elements * itemsize for _, elements, itemsize in matrices]
     moved = 2 * problem.batch * sum(copied)

@@ -10,7 +10,7 @@ from autoswizzle.smem import warp_grid
 
 MAX_REGISTERS = 255  # a thread can have
 MAX_ACCUMULATORS = 256  # fp32 accumulators a thread can hold (255 registers a thread)
-# Slices that a wgmma tile is stored in, by its columns.
+# Slices that a wgmma tile is stored in, by its columns (wgmma_tile).
 SLICES = {
     32: (1, 2), 64: (1, 2, 4), 96: (3, 6), 128: (1, 2, 4, 8), 160: (5, 10), 192: (3, 6),
     256: (1, 2, 4, 8),
@@ -169,6 +169,8 @@ def multicast(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
         return f"{config.kernel} needs cluster_m x cluster_n 1x2 or 2x1, got {found}"
     if config.warp_specialize == "none":
         return f"{config.kernel} needs warp_specialize cooperative or pingpong, got none"
+    if gpu.num_sms < cluster_size(config):
+        return f"{config.kernel} needs an SM for each block of a cluster, got {gpu.num_sms}"
     return None
 
 
@@ -185,8 +187,8 @@ def wgmma_operands(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | 
 
 
 def wgmma_tile(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
-    """A block_n of 96, 160 or 192 is made of 64 or 128 columns and the rest; slices of it must not
-    straddle the two. The rows of block_m 192 are shared by three consumers.
+    """A block_n of 96, 160 or 192 is made of 64 or 128 columns and the rest, one of 256 for three
+    consumers of twice 128; slices must not straddle the two.
     """
     if config.block_m not in (64, 128, 192, 256):
         return f"{config.kernel} needs block_m 64, 128, 192 or 256, got {config.block_m}"
@@ -194,7 +196,8 @@ def wgmma_tile(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None
         return (
             f"{config.kernel} needs block_n in {', '.join(map(str, SLICES))}, got {config.block_n}"
         )
-    slices = SLICES[config.block_n]
+    least = pieces(config)[-1]
+    slices = tuple(n for n in SLICES[config.block_n] if least % (config.block_n // n) == 0)
     if config.epilogue_subtile not in slices:
         return (
             f"{config.kernel} needs epilogue_subtile in {slices} for block_n {config.block_n}, got "

@@ -132,6 +132,10 @@ def main():
             assert stub.seen(parameters) == plain, (config, stub.seen(parameters), plain)
             seen.append(plain)
         assert seen[0] == seen[2] != seen[1]
+        if problem.m == problem.n == problem.k and problem.layout in ("nn", "tt"):
+            same = replace(bind(config, problem, first[0], first[0], first[2]), device=DEVICE)
+            same(*first)
+            assert stub.seen(parameters) == seen[0], f"{config} bound where a was b"
         if config.kernel == "multicast":
             assert (seen[0][0], seen[0][4]) == (BLOCKS[text], cluster_size(config))
         else:

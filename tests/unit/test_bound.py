@@ -1,5 +1,6 @@
 """Bound launches without a GPU: what they hand to the driver, and when they step aside."""
 
+import inspect
 import os
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ import triton
 from autoswizzle.config import GemmConfig
 from autoswizzle.errors import LaunchError, ProblemError
 from autoswizzle.kernels import bind, bound
+from autoswizzle.kernels.padding import copy_call
 from autoswizzle.problem import GemmProblem
 
 pytestmark = pytest.mark.kernel
@@ -87,6 +89,38 @@ def test_a_padded_launch_loads_its_copies_and_its_product_once(monkeypatch):
     assert product[1].stride() == (1, 40)
     assert product[2].stride() == (24, 1)
     assert last.data_ptr() == out.data_ptr()
+
+
+def test_a_padded_launch_loads_nothing_for_bases_as_odd_as_before(monkeypatch):
+    """What a plan ran once runs in a CUDA-graph capture, which can load no kernel."""
+    loaded = []
+
+    def fake_bind(call, operands, plain):
+        loaded.append(call.kernel.__name__)
+        return lambda *tensors: None
+
+    def late(rows, cols, by):
+        return torch.zeros(rows * cols + by, dtype=torch.float16)[by:].view(rows, cols)
+
+    monkeypatch.setattr(bound, "_bind", fake_bind)
+    config = GemmConfig("tma", block_k=64, persistent=True, padded=True)
+    operands = [(32, 64), (64, 16), (32, 16)]
+    problem = GemmProblem(32, 16, 64, "fp16", aligned=False)
+    launcher = bind(config, problem, *(late(*shape, 1) for shape in operands))
+    assert len(loaded) == 4
+    for by in (2, 3, 4, 7):
+        launcher(*(late(*shape, by) for shape in operands))
+    assert len(loaded) == 4
+    launcher(late(32, 64, 0), *(late(*shape, 1) for shape in operands[1:]))  # no copy of a
+    assert len(loaded) == 4
+
+
+def test_the_longest_row_is_copied_to_its_end():
+    """Its extent rounded up to whole blocks is beyond 32 bits, and would be negative there."""
+    row = torch.empty(1, 2**31 - 1, dtype=torch.float16, device="meta")
+    call = copy_call(row, row)
+    assert call.args["wide"] == call.tiles == 2**22
+    assert "cdiv" not in inspect.getsource(call.kernel.fn)
 
 
 def test_cpu_operands_and_other_extents_are_refused():

@@ -169,6 +169,7 @@ def test_spills_cost_time_in_every_step():
         (GemmProblem(4096, 4097, 4096), "bc"),
         (GemmProblem(4095, 4096, 4096, "bf16", "tn"), "a"),
         (GemmProblem(4096, 4096, 4096, aligned=False), "abc"),  # odd bases
+        (GemmProblem(4095, 4097, 4099, aligned=True), "c"),  # padded rows
     ],
 )
 def test_padding_costs_a_pass_over_each_matrix_that_tma_cannot_address(problem, copied):

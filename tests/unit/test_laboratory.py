@@ -6,7 +6,7 @@ from autoswizzle import kernels
 from autoswizzle.config import TORCH, GemmConfig
 from autoswizzle.errors import CompileError, TuneError
 from autoswizzle.hardware import find_gpu
-from autoswizzle.laboratory import compile_ahead
+from autoswizzle.laboratory import compile_ahead, revisions
 from autoswizzle.problem import GemmProblem
 from autoswizzle.search.bench import Racing
 from autoswizzle.search.effort import EFFORTS
@@ -14,6 +14,14 @@ from autoswizzle.tuning import entry_of
 
 H200 = find_gpu("H200")
 PROBLEM = GemmProblem(4096, 4096, 4096, "bf16", "nt")
+
+
+def test_times_are_those_of_a_source_and_a_compiler(monkeypatch):
+    monkeypatch.setattr("autoswizzle.laboratory.triton_version", lambda: (3, 6))
+    before = revisions()
+    assert len(set(before.values())) == len(before) > 3
+    monkeypatch.setattr("autoswizzle.laboratory.triton_version", lambda: (3, 9))
+    assert all(before[name] != now for name, now in revisions().items())
 
 
 @pytest.fixture

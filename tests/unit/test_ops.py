@@ -564,6 +564,29 @@ def test_a_kernel_that_fails_is_torch_from_then_on(tuned, caplog):
     assert "out of shared memory" in caplog.text
 
 
+def test_a_kernel_without_memory_for_its_copies_is_torch_this_time(tuned, monkeypatch):
+    def padded(*operands):
+        launcher = tuned(*operands)
+        launcher.direct = False
+        return launcher
+
+    monkeypatch.setattr(dispatch, "bind_kernel", padded)
+    a, b = ints(4, 16), ints(16, 8)
+    out = torch.full((4, 8), float("nan"))
+    for calls in (1, 2):  # at its first launch and at a later one
+        tuned.error = torch.OutOfMemoryError("tried to allocate 32 bytes")
+        assert torch.equal(matmul(a, b), a @ b)
+        assert torch.equal(matmul(a, b, out=out), a @ b)
+        assert len(tuned.calls) == 2 * (calls - 1)
+        tuned.error = None
+        assert torch.equal(matmul(a, b), a @ b)
+        assert torch.equal(matmul(a, b, out=out.fill_(0)), a @ b)
+        assert len(tuned.calls) == 2 * calls
+    tuned.error = torch.OutOfMemoryError("tried to allocate 32 bytes")
+    with pytest.raises(torch.OutOfMemoryError):
+        matmul(a, b, config=SMALL)
+
+
 # config=
 
 

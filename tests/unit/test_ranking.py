@@ -188,6 +188,9 @@ def test_clusters_are_the_programs_of_a_launch(monkeypatch):
         warp_specialize="cooperative", cluster_n=2,
     )  # fmt: skip
     problem = GemmProblem(8192, 8192, 8192, "bf16", "nt")
+    assert predict(problem, config, H200.with_overrides(num_sms=2)).resident == 1
+    with pytest.raises(ConfigError, match="multicast needs an SM for each block of a cluster"):
+        predict(problem, config, H200.with_overrides(num_sms=1))
     found = predict(problem, config, H200)
     assert found.resident == 66
     assert found.waves == 32 * 32 / 66

@@ -174,6 +174,32 @@ def test_what_can_not_be_used_keeps_most_of_its_values():
     assert (found.swizzle, found.num_stages, found.block_n) == ("hilbert", 3, 256)
 
 
+def test_values_that_are_legal_together_only_are_had_together():
+    """160 columns need 5 or 10 slices, which no other tile has."""
+    searched = SearchSpace(PROBLEM, GPU)
+    legal = GemmConfig(
+        "wgmma", 128, 128, 64, num_stages=4, persistent=True, epilogue_subtile=4,
+        warp_specialize="cooperative",
+    )  # fmt: skip
+    proposed = replace(legal, block_m=64, block_n=160, epilogue_subtile=5)
+    assert not searched.is_worth_trying(proposed)  # too few rows for its warps
+    for seed in range(5):
+        found = searched.near(proposed, {legal}, random.Random(seed))
+        assert (found.block_n, found.epilogue_subtile) == (160, 5)
+
+
+def test_what_is_near_does_not_depend_on_the_order_of_what_is_taken():
+    """A seed repeats its proposals in another process, where a set's order is another."""
+    searched = SearchSpace(PROBLEM, GPU)
+    proposer, taken = Proposer(searched, "random", 4), []
+    for _ in range(20):
+        taken.append(proposer.propose(taken))
+    for config in taken[-5:]:
+        unusable = replace(config, num_stages=9)
+        near = [searched.near(unusable, order, random.Random(1)) for order in (taken, taken[::-1])]
+        assert near[0] == near[1]
+
+
 def test_a_family_that_the_compiler_can_not_make_is_not_in_the_space(monkeypatch):
     monkeypatch.setattr(families, "triton_version", lambda: (3, 6))
     assert "multicast" not in SearchSpace(PROBLEM, GPU).branches

@@ -641,6 +641,19 @@ def test_a_final_of_another_version_is_run_again(url, final):
     assert len(again.calls) == 2
 
 
+def test_a_final_of_other_kernels_is_run_again(url):
+    """The same finalists, but measured with another source or compiler."""
+    seeds = rank(PROBLEM, GPU, top=5, configs=WIDE_CONFIGS)
+    raced = []
+    for revision, calls in (("abc", 2), ("abc", 0), ("def", 2), ("def", 0)):
+        race = fake_race(1.2)
+        options = {"revisions": {"pointer": revision}, "predictions": seeds, "race": race}
+        run(Bench(), url, trials(7), **options)
+        assert len(race.calls) == calls
+        raced += race.calls[:1]
+    assert raced[0] == raced[1]
+
+
 def test_a_failing_final_is_an_error_that_keeps_the_search(url):
     def race(configs, seed):
         raise LaunchError("no answer", "Hung")

@@ -194,7 +194,7 @@ def test_interleaved_turns_cancel_a_linear_drift():
 
     device = Drifting()
     loops = [loop([lambda us=us: call(us)], device) for us in (1000.0, 1000.0, 1000.0)]
-    rounds = interleaved(loops, device, 50, turn_ms=0)
+    rounds = interleaved(loops, device, 50, turn_ms=2)
     assert {len(times) for times in rounds} == {len(rounds[0])}
     assert len(rounds[0]) >= MIN_SAMPLES
     for first, second, third in zip(*rounds, strict=True):
@@ -222,12 +222,12 @@ def test_a_long_turn_lets_the_clock_follow():
     loops = [loop([lambda hot=hot: device.launch(1000, hot)], device) for hot in (False, True)]
     assert [item.calls for item in loops] == [1, 1]
     ratios = {}
-    for turn_ms in (0, 200):
+    for turn_ms in (2, 200):
         cool, hot = interleaved(loops, device, 1600, turn_ms)
         ratios[turn_ms] = median(hot) / median(cool)
-    assert ratios[0] == pytest.approx(1.0, abs=0.01)  # at one clock
+    assert ratios[2] == pytest.approx(1.0, abs=0.01)  # at one clock
     assert 1.1 < ratios[200] < 1 / 0.9  # each at its own
-    assert len(cool) == len(hot) == 4
+    assert len(cool) == len(hot) == 6
 
 
 def test_the_first_half_of_a_turn_does_not_count():
@@ -250,7 +250,17 @@ def test_the_first_half_of_a_turn_does_not_count():
     rounds = interleaved(loops, device, 200)
     assert [set(times) for times in rounds] == [{100.0}, {200.0}]
     assert [replays(item) for item in loops] == [200, 100]
-    assert len(rounds[0]) == len(rounds[1]) == 3
+    assert len(rounds[0]) == len(rounds[1]) == 6
+
+
+@pytest.mark.parametrize(("contenders", "rounds"), [(1, 6), (2, 6), (3, 3), (6, 3)])
+def test_calls_longer_than_a_turn_have_rounds_enough(contenders, rounds):
+    """The ratio of a pair is judged by an interval of 95 %, which needs six."""
+    device = FakeDevice()
+    calls = [lambda: device.launch(100_000)]
+    found = interleaved([loop(calls, device) for _ in range(contenders)], device, 400)
+    assert [len(times) for times in found] == contenders * [rounds]
+    assert [median(times) for times in found] == pytest.approx(contenders * [100_000])
 
 
 def test_interleaved_tells_contenders_apart():
@@ -258,6 +268,6 @@ def test_interleaved_tells_contenders_apart():
     loops = [loop([lambda us=us: device.launch(us)], device) for us in (200.0, 100.0, 5000.0)]
     assert [item.calls for item in loops] == [5, 10, 1]
     began = device.now_us()
-    rounds = interleaved(loops, device, 20, turn_ms=0)
+    rounds = interleaved(loops, device, 20, turn_ms=2)
     assert device.now_us() - began > 1e3 * (WARM_UP_MS + 20)  # clocks settle first
     assert [median(times) for times in rounds] == pytest.approx([200, 100, 5000], rel=1e-3)

@@ -10,13 +10,14 @@ from importlib import import_module
 import optuna
 import pytest
 
-from autoswizzle import kernels, tuning
+from autoswizzle import tuning
 from autoswizzle.cache.index import read_entries
 from autoswizzle.cache.store import CacheStore
 from autoswizzle.cli.app import run
 from autoswizzle.config import TORCH, GemmConfig
 from autoswizzle.errors import ArgumentError, TuneError
 from autoswizzle.hardware import find_gpu
+from autoswizzle.laboratory import revisions
 from autoswizzle.problem import GemmProblem
 from autoswizzle.search.claims import Claims
 from autoswizzle.search.finals import Final
@@ -25,7 +26,6 @@ from autoswizzle.search.measure import Measurement
 from autoswizzle.search.sampling import SearchSpace
 from autoswizzle.search.study import SearchResult
 from autoswizzle.search.workers import AheadOfNeed
-from autoswizzle.space import FAMILIES
 
 H200 = find_gpu("H200")
 OURS = GemmConfig(swizzle="hilbert")
@@ -94,9 +94,8 @@ def test_an_interrupt_ends_every_gpus_processes_and_blames_no_candidate(
         tuning.tune(wanted, devices=[0, 1], storage=storage)
     assert time.monotonic() - interrupted[0] < 2
     assert len(pools) == 1
-    revisions = {name: kernels.source_hash(name) for name in FAMILIES}
     for problem in wanted:
-        with closing(History(storage, SearchSpace(problem, H200), revisions)) as history:
+        with closing(History(storage, SearchSpace(problem, H200), revisions())) as history:
             outcomes = [record.outcome for record in history.records()]
         assert all(item is None or isinstance(item, Measurement) for item in outcomes)
         assert len(outcomes) > sum(item is not None for item in outcomes) > 0
