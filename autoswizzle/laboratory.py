@@ -48,13 +48,12 @@ def compilers_for(gpu: Gpu) -> "AheadOfNeed[tuple[GemmConfig, GemmProblem], Reso
     """Processes that compile for gpu, remembering on disk what they compiled."""
     from autoswizzle.search.workers import AheadOfNeed
 
-    sources = "".join(kernels.source_hash(name) for name in FAMILIES)
     return AheadOfNeed(
         Compiler(gpu),
         workers=COMPILERS,
         limit_s=COMPILE_S,
         memo=settings().cache_dir / MEMO,
-        key=f"{gpu.capability} {triton_version()} {sources}",
+        key=f"{gpu.capability} {revisions()}",
     )
 
 

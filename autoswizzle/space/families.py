@@ -8,7 +8,7 @@ from autoswizzle.config import SCHEDULINGS, SWIZZLES, WARP_SPECIALIZE, GemmConfi
 from autoswizzle.hardware import Gpu
 from autoswizzle.problem import GemmProblem
 from autoswizzle.space import rules
-from autoswizzle.space.rules import TILE_RULES
+from autoswizzle.space.rules import TILE_RULES, WGMMA_RULES
 from autoswizzle.toolchain import triton_version
 
 GROUP_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
@@ -99,15 +99,7 @@ FAMILIES: Mapping[str, Family] = {
             "warp_specialize": WARP_SPECIALIZE,
             "padded": (False, True),
         },
-        rules=(
-            rules.addressable,
-            rules.persistent,
-            rules.not_batched,
-            rules.wgmma_operands,
-            rules.wgmma_tile,
-            rules.wgmma_warps,
-            rules.wgmma_split,
-        ),
+        rules=(*WGMMA_RULES, rules.wgmma_split),
     ),
     "multicast": Family(
         capabilities=(90,),
@@ -129,15 +121,7 @@ FAMILIES: Mapping[str, Family] = {
             "cluster_n": (1, 2),
             "padded": (False, True),
         },
-        rules=(
-            rules.multicast,
-            rules.addressable,
-            rules.persistent,
-            rules.not_batched,
-            rules.wgmma_operands,
-            rules.wgmma_tile,
-            rules.wgmma_warps,
-        ),
+        rules=(rules.multicast, *WGMMA_RULES),
     ),
     "mma_sync": Family(  # few values: it shows layouts, and wgmma or pointer is faster
         capabilities=(80, 86, 89, 90, 100, 120),

@@ -289,3 +289,4 @@ def mma_sync_tile(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | N
 
 
 TILE_RULES = (power_of_two_blocks, stages, accumulators, not_batched, scheduling)
+WGMMA_RULES = (addressable, persistent, not_batched, wgmma_operands, wgmma_tile, wgmma_warps)
