@@ -1,6 +1,5 @@
 """One GPU and its processes: candidates compile ahead in parallel and run in isolation."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 COMPILE_S = 120.0  # limit of one compilation
 RANK_S = 600.0  # limit of ranking one problem: minutes for a million tiles
-COMPILERS = max(1, min(16, (os.cpu_count() or 2) - 1))  # processes; each imports torch: about 1 GB
+COMPILERS = 16  # processes for each GPU, while there are cores; each imports torch: about 1 GB
 MEMO = "compiled"  # in the cache folder: resources of what was compiled once
 
 
@@ -44,13 +43,17 @@ class Compiler:
         return lambda task: kernels.compile_for(*task, self.gpu)
 
 
-def compilers_for(gpu: Gpu) -> "AheadOfNeed[tuple[GemmConfig, GemmProblem], Resources]":
-    """Processes that compile for gpu, remembering on disk what they compiled."""
+def compilers_for(
+    gpu: Gpu, gpus: int = 1
+) -> "AheadOfNeed[tuple[GemmConfig, GemmProblem], Resources]":
+    """Processes that compile for so many GPUs of a kind, remembering on disk what they compiled."""
+    from joblib import cpu_count
+
     from autoswizzle.search.workers import AheadOfNeed
 
     return AheadOfNeed(
         Compiler(gpu),
-        workers=COMPILERS,
+        workers=max(1, min(gpus * COMPILERS, cpu_count() - 1)),
         limit_s=COMPILE_S,
         memo=settings().cache_dir / MEMO,
         key=f"{gpu.capability} {revisions()}",
@@ -95,10 +98,11 @@ class Ranker:
 
 class Compilers:
     """The compiling processes of each kind of GPU, and the one that ranks what to try: started at
-    need, shared by its laboratories.
+    need, shared by the laboratories of so many gpus.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, gpus: int = 1) -> None:
+        self._gpus = gpus
         self._by_gpu: dict[Gpu, AheadOfNeed[tuple[GemmConfig, GemmProblem], Resources]] = {}
         self._rankers: dict[Gpu, AheadOfNeed[GemmProblem, list[Prediction]]] = {}
         self._lock = Lock()
@@ -107,7 +111,7 @@ class Compilers:
         """The processes that compile for gpu, and what they compiled before."""
         with self._lock:
             if gpu not in self._by_gpu:
-                self._by_gpu[gpu] = compilers_for(gpu)
+                self._by_gpu[gpu] = compilers_for(gpu, self._gpus)
             return self._by_gpu[gpu]
 
     def ranked(self, problem: GemmProblem, gpu: Gpu) -> list[Prediction]:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from autoswizzle.config import GemmConfig
 from autoswizzle.errors import LaunchError
+from autoswizzle.hardware import detect
 from autoswizzle.kernels.convention import CONVENTIONS, Arguments, prepare
 from autoswizzle.kernels.family import Call, Scratch, family
 from autoswizzle.kernels.launch import (
@@ -83,6 +84,7 @@ def _bind(call: Call, operands: tuple[Tensor, Tensor, Tensor], plain: "PlainLaun
         return plain
     device = operands[0].device
     with current_device(device):
+        call = call.overlapping(detect(device.index).capability)
         kernel, resources = load(call)
         programs = programs_of(call, resources, device)
     if kernel.metadata.global_scratch_size or kernel.metadata.profile_scratch_size:

@@ -11,7 +11,7 @@ the offline compiler know nothing else of a family.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -21,6 +21,8 @@ from autoswizzle.problem import GemmProblem
 
 if TYPE_CHECKING:
     from torch import Tensor, device
+
+OVERLAP_CAPABILITY = 90  # from which launches can overlap (CUDA guide, programmatic launch)
 
 MODULES: Mapping[str, str] = {
     "pointer": "autoswizzle.kernels.pointer",
@@ -67,7 +69,7 @@ class Call:
     (num_warps, num_stages, maxnreg, num_ctas). tiles: output tiles, or parts of them; the grid is
     tiles programs, or for a persistent kernel as many as are resident at once, if that is fewer,
     and a multiple of `multiple`. blocks: thread blocks of a program, which is a cluster if there
-    are several. scratch: memory of each launch's own, left out of args.
+    are several. overlaps: see overlapping. scratch: memory of each launch's own, left out of args.
     """
 
     kernel: Any
@@ -78,7 +80,20 @@ class Call:
     persistent: bool = False
     multiple: int = 1
     blocks: int = 1
+    overlaps: bool = False
     scratch: Scratch = Scratch()
+
+    def overlapping(self, capability: int) -> "Call":
+        """The launch as it is on such a GPU: if overlaps says that the kernel waits by itself for
+        the launch before (overlap.py), it starts beside its end, from compute capability 9.0 on.
+
+        A kernel for older GPUs too has a constexpr OVERLAPS, False until here.
+        """
+        if not self.overlaps or capability < OVERLAP_CAPABILITY:
+            return self
+        told = {"OVERLAPS": True} if "OVERLAPS" in self.constants else {}
+        options = {**self.options, "launch_pdl": True}
+        return replace(self, constants={**self.constants, **told}, options=options)
 
     def arguments(self, device: "device") -> dict[str, Any]:
         """Every parameter's value, in order, with scratch on device."""

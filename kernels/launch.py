@@ -53,6 +53,7 @@ def launch(call: Call, device: torch.device, name: str) -> None:
         call.kernel[(programs,)](**call.arguments(device))
         return
     with current_device(device):
+        call = call.overlapping(detect(device.index).capability)
         kernel, resources = load(call)
         grid = (programs_of(call, resources, device), 1, 1)
         arguments = call.arguments(device)

@@ -9,7 +9,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from autoswizzle.config import GemmConfig
 from autoswizzle.kernels.family import Call, compile_options
 from autoswizzle.kernels.multicast_specialized import multicast
-from autoswizzle.kernels.wgmma import _GLUON_DTYPES, _descriptor, _plan
+from autoswizzle.kernels.wgmma import GLUON_DTYPES, descriptor, plan_of
 from autoswizzle.kernels.wgmma_parts import Plan
 from autoswizzle.problem import GemmProblem
 from autoswizzle.space import cluster_size, grid
@@ -31,8 +31,8 @@ def call(
         name: str, tensor: torch.Tensor, block: list[int], split: list[int], transposed: bool
     ) -> TensorDescriptor:
         """A descriptor of a cluster's block of tensor; split: 1 for what its blocks divide."""
-        dtype = _GLUON_DTYPES[problem.out_dtype if name == "out" else problem.dtype]
-        whole = _descriptor(name, tensor, block, dtype, transposed)
+        dtype = GLUON_DTYPES[problem.out_dtype if name == "out" else problem.dtype]
+        whole = descriptor(name, tensor, block, dtype, transposed)
         split = split[::-1] if transposed else split
         layout = gl.NVMMASharedLayout.get_default_for(whole.block_shape, dtype, cga_layout=[split])
         return replace(whole, layout=layout)
@@ -55,13 +55,14 @@ def call(
         constants={"plan": plan.on_device(), "ALONG": along},
         options=compile_options(config) | {"num_ctas": cluster_size(config)},
         persistent=True,
+        overlaps=True,
         blocks=cluster_size(config),
     )
 
 
 def _cluster_plan(config: GemmConfig, problem: GemmProblem) -> Plan:
     """The plan of a wgmma kernel with every extent of a tile, but not step_bytes, a cluster's."""
-    plan, height, width = _plan(config, problem), config.cluster_m, config.cluster_n
+    plan, height, width = plan_of(config, problem), config.cluster_m, config.cluster_n
     return replace(
         plan,
         block_m=plan.block_m * height,

@@ -21,6 +21,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from autoswizzle.kernels.gluon import tma_load, tma_store_wait
+from autoswizzle.kernels.overlap import let_the_next_launch_begin, wait_for_the_launch_before
 from autoswizzle.kernels.wgmma_parts import (
     advance,
     allocate_ring,
@@ -39,6 +40,7 @@ def multicast(
     a_desc, b_desc, tail_desc, c_desc, m, n, k, group_size, plan: gl.constexpr, ALONG: gl.constexpr
 ):
     """C tiles by one producer warp and one to three consumers of plan.warps warps in each block."""
+    let_the_next_launch_begin()
     a_s, b_s = allocate_ring(a_desc, b_desc, tail_desc, plan)
     consumers: gl.constexpr = max(plan.shares, plan.alternate)
     c_s = gl.allocate_shared_memory(
@@ -109,7 +111,11 @@ def _tiles_of(shape, plan: gl.constexpr):
 
 @gluon.jit
 def _produce(inputs, ring, pair, shape, plan: gl.constexpr, ALONG: gl.constexpr):
-    """The producer warp: loads every k step of this program's tiles."""
+    """The producer warp: loads every k step of this program's tiles.
+
+    It alone waits for the launch before: consumers touch memory only after they got a tile's loads.
+    """
+    wait_for_the_launch_before()
     _, _, full, own = ring
     items = _tiles_of(shape, plan)
     steps = gl.cdiv(shape[2], plan.block_k)

@@ -97,6 +97,7 @@ def compile_call(call: Call, capability: int) -> Any:  # noqa: ANN401
     from triton.experimental.gluon._runtime import GluonASTSource
     from triton.runtime.jit import create_function_from_signature
 
+    call = call.overlapping(capability)
     target = GPUTarget("cuda", capability, WARP_SIZE)
     backend = make_backend(target)
     binder = create_function_from_signature(call.kernel.signature, call.kernel.params, backend)

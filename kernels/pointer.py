@@ -9,6 +9,7 @@ import triton.language as tl
 from autoswizzle.config import GemmConfig
 from autoswizzle.kernels.family import Call, Scratch, compile_options
 from autoswizzle.kernels.order import log_side, tile_at
+from autoswizzle.kernels.overlap import let_the_next_launch_begin, wait_for_the_launch_before
 from autoswizzle.problem import ALIGNMENT, GemmProblem
 from autoswizzle.space import grid
 
@@ -45,13 +46,17 @@ def pointer_gemm(
     WIDE: tl.constexpr,
     UNITS: tl.constexpr,
     PRECISION: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
     """out[m, n] = a[m, k] @ b[k, n], accumulated in float32.
 
     PERSISTENT: a program owns every num_programs-th tile, or with DYNAMIC takes the next one from
     counter. EVEN_K: BLOCK_K divides k. WIDE: offsets need 64 bits. UNITS: what m to out_stride_n
-    are multiples of, where the compiler does not see it.
+    are multiples of, where the compiler does not see it. OVERLAPS: see Call.overlapping.
     """
+    if OVERLAPS:
+        let_the_next_launch_begin()
+        wait_for_the_launch_before()
     m = _multiple_of(m, UNITS[0])
     n = _multiple_of(n, UNITS[1])
     k = _multiple_of(k, UNITS[2])
@@ -194,10 +199,12 @@ def call(config: GemmConfig, problem: GemmProblem, a: "Tensor", b: "Tensor", out
             "WIDE": reach > _INT32_MAX,
             "UNITS": tuple(_unit(size, problem.itemsize) for size in sizes.values()),
             "PRECISION": problem.precision,
+            "OVERLAPS": False,
         },
         options=compile_options(config),
         tiles=grid_m * grid_n,
         persistent=config.persistent,
+        overlaps=True,
         scratch=Scratch(counter=int(config.scheduling == "dynamic")),
     )
 

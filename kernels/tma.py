@@ -9,6 +9,7 @@ from autoswizzle.config import GemmConfig
 from autoswizzle.errors import LaunchError
 from autoswizzle.kernels.family import Call, Scratch, compile_options
 from autoswizzle.kernels.order import log_side, tile_at
+from autoswizzle.kernels.overlap import let_the_next_launch_begin, wait_for_the_launch_before
 from autoswizzle.problem import ALIGNMENT, GemmProblem
 from autoswizzle.space import grid
 
@@ -38,13 +39,17 @@ def tma_gemm(
     FLATTEN: tl.constexpr,
     SUBTILE: tl.constexpr,
     PRECISION: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
     """out[m, n] = a[m, k] @ b[k, n], accumulated in float32, through tensor descriptors.
 
     A_TURNED, B_TURNED: the descriptor is of the transposed operand. DYNAMIC: a program takes its
     next tile from counter, else it owns every num_programs-th. FLATTEN: the tile and k loops become
-    one. SUBTILE: the tile is stored in so many column slices.
+    one. SUBTILE: the tile is stored in so many column slices. OVERLAPS: see Call.overlapping.
     """
+    if OVERLAPS:
+        let_the_next_launch_begin()
+        wait_for_the_launch_before()
     grid_m = tl.cdiv(m, BLOCK_M)
     grid_n = tl.cdiv(n, BLOCK_N)
     if DYNAMIC:
@@ -145,10 +150,12 @@ def call(config: GemmConfig, problem: GemmProblem, a: "Tensor", b: "Tensor", out
             "FLATTEN": config.flatten,
             "SUBTILE": config.epilogue_subtile,
             "PRECISION": problem.precision,
+            "OVERLAPS": False,
         },
         options=compile_options(config),
         tiles=grid_m * grid_n,
         persistent=True,
+        overlaps=True,
         scratch=Scratch(counter=int(dynamic)),
     )
 

@@ -13,9 +13,9 @@ from autoswizzle.kernels.wgmma_parts import Plan
 from autoswizzle.kernels.wgmma_pipelined import pipelined
 from autoswizzle.kernels.wgmma_specialized import specialized
 from autoswizzle.problem import ALIGNMENT, GemmProblem
-from autoswizzle.space import consumers, grid, tail
+from autoswizzle.space import consumers, grid, pieces, tail
 
-_GLUON_DTYPES = {"fp16": gl.float16, "bf16": gl.bfloat16, "fp32": gl.float32}
+GLUON_DTYPES = {"fp16": gl.float16, "bf16": gl.bfloat16, "fp32": gl.float32}
 _STORE_BUFFERS = 2  # one is written while the copy engine reads the other
 
 
@@ -27,8 +27,8 @@ def call(
     a and b stored as problem.layout says, out row-major; bases and row strides multiples of 16
     bytes. Raises LaunchError otherwise.
     """
-    plan = _plan(config, problem)
-    dtype, out_dtype = _GLUON_DTYPES[problem.dtype], _GLUON_DTYPES[problem.out_dtype]
+    plan = plan_of(config, problem)
+    dtype, out_dtype = GLUON_DTYPES[problem.dtype], GLUON_DTYPES[problem.out_dtype]
     a_block = [plan.rows, plan.block_k]
     b_blocks = [[plan.block_k, piece] for piece in plan.pieces]
     grid_m, grid_n = grid(config, problem)
@@ -40,10 +40,10 @@ def call(
         whole, parts = 0, config.split_k
     units = -(-(grid_m * grid_n - whole) // together) * parts
     args = {
-        "a_desc": _descriptor("a", a, a_block, dtype, plan.a_transposed),
-        "b_desc": _descriptor("b", b, b_blocks[0], dtype, plan.b_transposed),
-        "tail_desc": _descriptor("b", b, b_blocks[-1], dtype, plan.b_transposed),
-        "c_desc": _descriptor("out", out, [plan.rows, plan.store_n], out_dtype, False),
+        "a_desc": descriptor("a", a, a_block, dtype, plan.a_transposed),
+        "b_desc": descriptor("b", b, b_blocks[0], dtype, plan.b_transposed),
+        "tail_desc": descriptor("b", b, b_blocks[-1], dtype, plan.b_transposed),
+        "c_desc": descriptor("out", out, [plan.rows, plan.store_n], out_dtype, False),
         "m": problem.m,
         "n": problem.n,
         "k": problem.k,
@@ -59,6 +59,7 @@ def call(
         constants={"plan": plan.on_device()},
         options={"num_warps": config.num_warps},
         persistent=True,
+        overlaps=True,
         scratch=Scratch(
             counter=1 + units * plan.shares if plan.divided else int(plan.dynamic),
             partials=max(1, units) * config.block_m * config.block_n if plan.divided else 0,
@@ -66,17 +67,17 @@ def call(
     )
 
 
-def _plan(config: GemmConfig, problem: GemmProblem) -> Plan:
+def plan_of(config: GemmConfig, problem: GemmProblem) -> Plan:
+    """The compile-time constants of config for problem."""
     shares = consumers(config) if config.warp_specialize == "cooperative" else 1
     alternate = 2 if config.warp_specialize == "pingpong" else 1
-    pieces = _pieces(config.block_n, 128 if shares == 3 else 256)
     rows = config.block_m // shares
     step_bytes = (config.block_m + config.block_n) * config.block_k * problem.itemsize
     return Plan(
         block_m=config.block_m,
         block_n=config.block_n,
         block_k=config.block_k,
-        pieces=pieces,
+        pieces=pieces(config),
         rows=rows,
         shares=shares,
         alternate=alternate,
@@ -98,13 +99,7 @@ def _plan(config: GemmConfig, problem: GemmProblem) -> Plan:
     )
 
 
-def _pieces(block_n: int, widest: int) -> tuple[int, ...]:
-    """Powers of two that make up block_n, at most `widest` each, the wider first."""
-    first = min(widest, 1 << (block_n.bit_length() - 1))
-    return (first,) if first == block_n else (first, block_n - first)
-
-
-def _descriptor(
+def descriptor(
     name: str, tensor: torch.Tensor, block: list[int], dtype: gl.dtype, transposed: bool
 ) -> TensorDescriptor:
     """A TMA descriptor of tensor as it is stored: its transpose if transposed."""
@@ -115,8 +110,8 @@ def _descriptor(
         stride = -(-width // unit) * unit
     if (width > 1 and inner_stride != 1) or stride % unit or tensor.data_ptr() % ALIGNMENT:
         raise LaunchError(
-            f"wgmma needs {name} with unit inner stride and base and row stride multiples of "
-            f"{ALIGNMENT} bytes, got strides {tuple(tensor.stride())}"
+            f"{name} must have a unit inner stride and base and row stride that are "
+            f"multiples of {ALIGNMENT} bytes for TMA, got strides {tuple(tensor.stride())}"
         )
     block = block[::turn]
     layout = gl.NVMMASharedLayout.get_default_for(block, dtype)

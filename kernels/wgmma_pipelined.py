@@ -5,6 +5,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
 from autoswizzle.kernels.gluon import barrier, tma_store_wait
+from autoswizzle.kernels.overlap import let_the_next_launch_begin, wait_for_the_launch_before
 from autoswizzle.kernels.wgmma_parts import (
     accumulators,
     advance,
@@ -25,6 +26,7 @@ def pipelined(a_desc, b_desc, tail_desc, c_desc, counter, m, n, k, group_size, p
 
     Copies run ahead into the following tile only, so that two tiles are all that is remembered.
     """
+    let_the_next_launch_begin()
     a_s, b_s = allocate_ring(a_desc, b_desc, tail_desc, plan)
     c_s = gl.allocate_shared_memory(
         c_desc.dtype, [plan.stores, plan.rows, plan.store_n], c_desc.layout
@@ -37,6 +39,7 @@ def pipelined(a_desc, b_desc, tail_desc, c_desc, counter, m, n, k, group_size, p
     tiles = gl.cdiv(m, plan.block_m) * gl.cdiv(n, plan.block_n)
     steps = gl.cdiv(k, plan.block_k)
     zero = accumulators(plan)
+    wait_for_the_launch_before()
     index = gl.program_id(0)
     following = _following(index, counter, plan)
     here = tile_start(min(index, tiles - 1), shape, plan)

@@ -13,6 +13,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
 from autoswizzle.kernels.gluon import tma_store_wait
+from autoswizzle.kernels.overlap import let_the_next_launch_begin, wait_for_the_launch_before
 from autoswizzle.kernels.wgmma_parts import (
     accumulators,
     advance,
@@ -42,6 +43,7 @@ def specialized(
     counter: int32 zeros: one that hands out work items if plan.dynamic, then, if plan.divided,
     flags. whole, together, parts: how the tiles are divided (wgmma_split).
     """
+    let_the_next_launch_begin()
     a_s, b_s = allocate_ring(a_desc, b_desc, tail_desc, plan)
     consumers: gl.constexpr = max(plan.shares, plan.alternate)
     c_s = gl.allocate_shared_memory(
@@ -99,7 +101,11 @@ def specialized(
 
 @gluon.jit
 def _produce(inputs, ring, queue, counter, shape, division, plan: gl.constexpr):
-    """The producer warp: loads every k step of this program's tiles, and hands out tiles."""
+    """The producer warp: loads every k step of this program's tiles, and hands out tiles.
+
+    It alone waits for the launch before: consumers touch memory only after they got a tile's loads.
+    """
+    wait_for_the_launch_before()
     empty = ring[3]
     items = work_end(shape, division, plan)
     slot = 0

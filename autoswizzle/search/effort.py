@@ -63,7 +63,7 @@ EFFORTS: Mapping[str, Effort] = {
         ),
         Effort(
             "standard", trials=60, seconds=12, seeds=20, screening_ms=15,
-            finalists=4, final_ms=2400, min_gain=0.01,
+            finalists=4, final_ms=1800, min_gain=0.01,
         ),
         Effort(
             "exhaustive", trials=600, seconds=300, seeds=50, screening_ms=50,

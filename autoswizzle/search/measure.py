@@ -26,6 +26,7 @@ from autoswizzle.search.timing import (
     Backend,
     Call,
     CudaBackend,
+    Loop,
     Samples,
     burst,
     interleaved,
@@ -186,19 +187,23 @@ class Measurer:
     def race(self, configs: Sequence[GemmConfig], budget_ms: float) -> Race:
         """Check every product, then time the configurations in turns, budget_ms for each."""
         with float32_precision(self._problem):
-            loops = [loop(self._checked_calls(config), self._backend) for config in configs]
+            loops = self.loops(configs)
             with ClockLog(_gpu_id(self._device)) as log:
                 rounds = interleaved(loops, self._backend, budget_ms)
         measurements = tuple(
             Measurement.from_samples(
                 config,
                 "sustained",
-                Samples(times, item.host_us, False, 2 * len(times) * item.calls * replays(item)),
+                Samples(times, item.host_us, False, len(times) * item.calls * replays(item)),
                 log.clocks,
             )
             for config, item, times in zip(configs, loops, rounds, strict=True)
         )
         return Race(measurements, tuple(rounds))
+
+    def loops(self, configs: Sequence[GemmConfig]) -> list[Loop]:
+        """Check every product; the calls of each configuration as one replayable launch."""
+        return [loop(self._checked_calls(config), self._backend) for config in configs]
 
     def _checked_calls(self, config: GemmConfig) -> list[Call]:
         out = self._buffers[0][-1]

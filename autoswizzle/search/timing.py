@@ -23,9 +23,10 @@ MAX_SAMPLES = 250  # 4 queue entries each: the launch queue (about 1,000) never 
 REPLAY_US = 1000.0  # a graph lasts at least this long, so that its own launch (~10 us) is < 1 %
 MAX_GRAPH_CALLS = 512
 WARM_UP_MS = 300.0  # of turns that are not counted: the clocks settle under power
-# Of a contender, its first half not counted. On an H200 at its power limit kernels in turns of
-# 40 ms ran at clocks up to 8 % apart, in turns of a millisecond all at one (2026-11-30).
-TURN_MS = 40.0
+# A contender's turn. On an H200 at its power limit the clock came to rest 75 ms after another
+# kernel had taken over; times before were up to 2.5 % off (settling.json, 2026-11-30).
+SETTLING_MS = 80.0  # not counted
+COUNTED_MS = 40.0
 LEAST_ROUNDS = 3  # of such turns, by which the fastest of many is picked
 LEAST_OF_A_PAIR = 6  # whose ratio is judged by its interval: fewer have none of 95 % (statistics)
 
@@ -180,49 +181,52 @@ def sustained(calls: Sequence[Call], backend: Backend, budget_ms: float) -> Samp
 
 
 def interleaved(
-    loops: Sequence[Loop], backend: Backend, budget_ms: float, turn_ms: float = TURN_MS
+    loops: Sequence[Loop],
+    backend: Backend,
+    budget_ms: float,
+    settling_ms: float = SETTLING_MS,
+    counted_ms: float = COUNTED_MS,
 ) -> list[tuple[float, ...]]:
-    """For each loop, its time a call in every round; all loops run in turns, A B C C B A.
+    """For each loop, its time a call in every round; the loops run in turns, A B C, C B A, A B C.
 
-    budget_ms: for each loop. The two turns a loop has in a round are averaged, so a linear drift
-    of the clocks hits every loop alike. turn_ms: long enough that the clock follows what the loop
-    draws from the power limit, as where it runs alone; the first half of a turn is not counted.
+    budget_ms: for each loop. A linear drift of the clocks hits the loops alike over two rounds.
+    Every turn begins with settling_ms that are not counted: the clock then follows what the loop
+    draws from the power limit, as where it runs alone.
     """
-    order = [*range(len(loops)), *reversed(range(len(loops)))]
-    counted = [replays(item, turn_ms) for item in loops]
+    settling = [replays(item, settling_ms) for item in loops]
+    counted = [replays(item, counted_ms) for item in loops]
     calls = [count * item.calls for count, item in zip(counted, loops, strict=True)]
-    halves_us = sum(item.time_us * count for item, count in zip(loops, calls, strict=True))
-    round_us = 4 * halves_us
+    round_us = sum(
+        (before + count) * item.calls * item.time_us
+        for before, count, item in zip(settling, counted, loops, strict=True)
+    )
 
     def take_turn(place: int) -> tuple[Stamp, Stamp]:
-        for _ in range(counted[place]):
+        for _ in range(settling[place]):
             loops[place].replay()
         began = backend.record()
         for _ in range(counted[place]):
             loops[place].replay()
         return began, backend.record()
 
-    for _ in range(math.ceil(1e3 * WARM_UP_MS / round_us)):
-        for place in order:
-            take_turn(place)
+    warm_up = math.ceil(1e3 * WARM_UP_MS / round_us)
     least = LEAST_ROUNDS if len(loops) > 2 else LEAST_OF_A_PAIR
     rounds = max(least, round(1e3 * budget_ms * len(loops) / round_us))
-    turns = [take_turn(place) for _ in range(rounds) for place in order]
+    places = range(len(loops))
+    turns: list[dict[int, tuple[Stamp, Stamp]]] = []
+    for number in range(warm_up + rounds):
+        order = reversed(places) if number % 2 else places
+        turns.append({place: take_turn(place) for place in order})
     backend.synchronize()
-    slots = [_elapsed_us(*turn) for turn in turns]
-    width = len(order)
     return [
-        tuple(
-            (slots[first + place] + slots[first + width - 1 - place]) / (2 * count)
-            for first in range(0, len(slots), width)
-        )
-        for place, count in enumerate(calls)
+        tuple(_elapsed_us(*turn[place]) / calls[place] for turn in turns[warm_up:])
+        for place in places
     ]
 
 
-def replays(item: Loop, turn_ms: float = TURN_MS) -> int:
-    """How many replays of a turn count."""
-    return max(1, round(500 * turn_ms / (item.time_us * item.calls)))
+def replays(item: Loop, turn_ms: float = COUNTED_MS) -> int:
+    """How many replays last about turn_ms, at least one."""
+    return max(1, round(1e3 * turn_ms / (item.time_us * item.calls)))
 
 
 def _replayed(replay: Call, backend: Backend, count: int) -> Sequence[float]:

@@ -496,3 +496,59 @@ def test_a_bound_launch_follows_its_operands(monkeypatch):
             assert torch.equal(out, (a.double() @ b.double()).half()), config
         assert launcher.direct
         assert len(launcher.tensor_maps) <= 4
+
+
+SPECIALIZED = GemmConfig(
+    kernel="wgmma", block_k=64, num_stages=4, persistent=True, epilogue_subtile=2,
+    warp_specialize="cooperative",
+)  # fmt: skip
+CHAINED = [
+    POINTER,
+    replace(POINTER, persistent=True, scheduling="dynamic"),
+    TMA,
+    replace(TMA, scheduling="dynamic"),
+    SPECIALIZED,
+    replace(SPECIALIZED, warp_specialize="pingpong"),
+    replace(SPECIALIZED, warp_specialize="none", num_warps=8),
+    replace(SPECIALIZED, scheduling="dynamic"),
+    replace(SPECIALIZED, split_k=3),
+    replace(SPECIALIZED, kernel="multicast", cluster_n=2),
+    replace(SPECIALIZED, kernel="multicast", cluster_m=2),
+    replace(SPECIALIZED, padded=True),
+]
+
+
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize("config", CHAINED, ids=str)
+def test_each_product_of_a_chain_sees_the_one_before(config, captured):
+    """Launches overlap; each reads what the one before wrote and writes what it read."""
+    size = 520 if not config.padded else 515
+    problem = GemmProblem(size, size, size, "bf16")
+    if not legal(config, problem):
+        pytest.skip(f"{config.kernel} is not for this GPU or triton")
+    generator = torch.Generator().manual_seed(0)
+    orders = [torch.randperm(size, generator=generator).to(DEVICE) for _ in range(7)]
+    moves = [torch.eye(size, dtype=torch.bfloat16, device=DEVICE)[order] for order in orders]
+    start = ints(size, size, torch.bfloat16)
+    buffers = [start.clone(), torch.empty_like(start)]
+    launcher = bind(config, problem, buffers[0], moves[0], buffers[1])
+
+    def chain():
+        for step in range(210):
+            launcher(buffers[step % 2], moves[step % 7], buffers[(step + 1) % 2])
+
+    expected = start
+    for step in range(210):
+        expected = expected[:, orders[step % 7].argsort()]
+    replay = chain
+    if captured:
+        chain()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            chain()
+        replay = graph.replay
+    for _ in range(20):
+        buffers[0].copy_(start)
+        buffers[1].fill_(NAN)
+        replay()
+        assert torch.equal(buffers[0], expected)

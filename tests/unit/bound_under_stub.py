@@ -60,7 +60,7 @@ def stand_in_for_a_gpu():
     from autoswizzle.kernels import bound, family, launch
 
     launch.current_device = bound.current_device = lambda device: nullcontext()
-    launch.detect = lambda index: find_gpu("H200")
+    launch.detect = bound.detect = lambda index: find_gpu("H200")
     memory = torch.zeros(1, dtype=torch.int32), torch.zeros(1)
     family.Scratch.allocate = lambda self, device: {
         "counter": memory[0] if self.counter else None,
@@ -99,7 +99,7 @@ class Stub:
         self._get(ctypes.c_int, "stub_parameters").value = len(parameters)
 
     def seen(self, parameters):
-        launch = list(self._get(ctypes.c_uint * 5, "stub_launch"))
+        launch = list(self._get(ctypes.c_uint * 6, "stub_launch"))
         launch.append(self._get(ctypes.c_ulonglong, "stub_stream").value)
         values = self._get(ctypes.c_ulonglong * 64, "stub_values")
         maps = self._get((ctypes.c_ubyte * 128) * 64, "stub_maps")
@@ -136,6 +136,7 @@ def main():
             same = replace(bind(config, problem, first[0], first[0], first[2]), device=DEVICE)
             same(*first)
             assert stub.seen(parameters) == seen[0], f"{config} bound where a was b"
+        assert seen[0][5] == 1, "launches may overlap"
         if config.kernel == "multicast":
             assert (seen[0][0], seen[0][4]) == (BLOCKS[text], cluster_size(config))
         else:

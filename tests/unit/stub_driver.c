@@ -5,7 +5,8 @@
 
 enum { MOST = 64 };
 int stub_parameters = 0;          /* to remember of a launch */
-unsigned stub_launch[5]; /* grid x, grid y, threads, shared bytes, blocks of a cluster (0: none) */
+/* grid x, grid y, threads, shared bytes, blocks of a cluster (0: none), whether it may overlap */
+unsigned stub_launch[6];
 unsigned long long stub_stream;
 unsigned long long stub_values[MOST];
 unsigned char stub_maps[MOST][sizeof(CUtensorMap)]; /* of parameters aligned like a tensor map */
@@ -13,10 +14,14 @@ unsigned char stub_maps[MOST][sizeof(CUtensorMap)]; /* of parameters aligned lik
 CUresult cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **parameters, void **e) {
   stub_launch[0] = c->gridDimX, stub_launch[1] = c->gridDimY;
   stub_launch[2] = c->blockDimX, stub_launch[3] = c->sharedMemBytes;
-  stub_launch[4] = 0;
-  for (unsigned i = 0; i < c->numAttrs; i++)
-    if (c->attrs[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
-      stub_launch[4] = c->attrs[i].value.clusterDim.x;
+  stub_launch[4] = stub_launch[5] = 0;
+  for (unsigned i = 0; i < c->numAttrs; i++) {
+    const CUlaunchAttribute *attribute = &c->attrs[i];
+    if (attribute->id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
+      stub_launch[4] = attribute->value.clusterDim.x;
+    if (attribute->id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
+      stub_launch[5] = attribute->value.programmaticStreamSerializationAllowed;
+  }
   stub_stream = (unsigned long long)c->hStream;
   for (int i = 0; i < stub_parameters; i++) {
     memcpy(&stub_values[i], parameters[i], sizeof stub_values[i]);

@@ -6,7 +6,7 @@ from autoswizzle import kernels
 from autoswizzle.config import TORCH, GemmConfig
 from autoswizzle.errors import CompileError, TuneError
 from autoswizzle.hardware import find_gpu
-from autoswizzle.laboratory import compile_ahead, revisions
+from autoswizzle.laboratory import Compilers, compile_ahead, revisions
 from autoswizzle.problem import GemmProblem
 from autoswizzle.search.bench import Racing
 from autoswizzle.search.effort import EFFORTS
@@ -77,3 +77,18 @@ def test_compiling_ahead_fills_the_compilers_cache(fresh, monkeypatch, tmp_path)
     assert list((tmp_path / "triton").rglob("*.cubin"))
     with pytest.raises(CompileError, match="shared memory"):
         compile_ahead([GemmConfig(block_m=256, block_k=128, num_stages=5)], PROBLEM, H200)
+
+
+@pytest.mark.parametrize(
+    ("cores", "gpus", "processes"), [(1, 1, 1), (9, 1, 8), (64, 1, 16), (64, 2, 32), (32, 2, 31)]
+)
+def test_every_gpu_has_compilers_of_its_own_while_there_are_cores(
+    fresh, monkeypatch, cores, gpus, processes
+):
+    found = {}
+    monkeypatch.setattr("joblib.cpu_count", lambda: cores)
+    monkeypatch.setattr(
+        "autoswizzle.search.workers.AheadOfNeed", lambda factory, **options: found.update(options)
+    )
+    Compilers(gpus).of(H200)
+    assert found["workers"] == processes

@@ -1,5 +1,6 @@
 """The timers on a simulated device: an in-order queue with a host that feeds it."""
 
+from itertools import pairwise
 from statistics import median
 
 import pytest
@@ -194,10 +195,11 @@ def test_interleaved_turns_cancel_a_linear_drift():
 
     device = Drifting()
     loops = [loop([lambda us=us: call(us)], device) for us in (1000.0, 1000.0, 1000.0)]
-    rounds = interleaved(loops, device, 50, turn_ms=2)
+    rounds = interleaved(loops, device, 50, settling_ms=2, counted_ms=2)
     assert {len(times) for times in rounds} == {len(rounds[0])}
     assert len(rounds[0]) >= MIN_SAMPLES
-    for first, second, third in zip(*rounds, strict=True):
+    pairs = [[sum(two) for two in pairwise(times)] for times in rounds]
+    for first, second, third in zip(*pairs, strict=True):
         assert first == pytest.approx(second, rel=1e-9)
         assert first == pytest.approx(third, rel=1e-9)
     assert rounds[0][-1] > rounds[0][0] * 1.001  # the drift itself is there
@@ -222,20 +224,20 @@ def test_a_long_turn_lets_the_clock_follow():
     loops = [loop([lambda hot=hot: device.launch(1000, hot)], device) for hot in (False, True)]
     assert [item.calls for item in loops] == [1, 1]
     ratios = {}
-    for turn_ms in (2, 200):
-        cool, hot = interleaved(loops, device, 1600, turn_ms)
+    for turn_ms in (1, 100):
+        cool, hot = interleaved(loops, device, 1200, turn_ms, turn_ms)
         ratios[turn_ms] = median(hot) / median(cool)
-    assert ratios[2] == pytest.approx(1.0, abs=0.01)  # at one clock
-    assert 1.1 < ratios[200] < 1 / 0.9  # each at its own
+    assert ratios[1] == pytest.approx(1.0, abs=0.01)  # at one clock
+    assert 1.1 < ratios[100] < 1 / 0.9  # each at its own
     assert len(cool) == len(hot) == 6
 
 
-def test_the_first_half_of_a_turn_does_not_count():
+def test_the_start_of_a_turn_does_not_count():
     device = FakeDevice()
     since: dict[float, int] = {100.0: 0, 200.0: 0}
 
     class Settling(FakeDevice):
-        """What runs anew is slow for 10 ms."""
+        """What runs anew is slow for 75 ms."""
 
         def capture(self, calls):
             return lambda: [call() for call in calls]
@@ -243,13 +245,13 @@ def test_the_first_half_of_a_turn_does_not_count():
     def launch(us):
         for other in since:
             since[other] = since[other] + 1 if other == us else 0
-        device.launch(us if since[us] * us > 10_000 else 3 * us)
+        device.launch(us if since[us] * us > 75_000 else 3 * us)
 
     device = Settling()
     loops = [Loop(lambda us=us: launch(us), 1, us, 1.0) for us in since]
     rounds = interleaved(loops, device, 200)
     assert [set(times) for times in rounds] == [{100.0}, {200.0}]
-    assert [replays(item) for item in loops] == [200, 100]
+    assert [replays(item) for item in loops] == [400, 200]
     assert len(rounds[0]) == len(rounds[1]) == 6
 
 
@@ -268,6 +270,6 @@ def test_interleaved_tells_contenders_apart():
     loops = [loop([lambda us=us: device.launch(us)], device) for us in (200.0, 100.0, 5000.0)]
     assert [item.calls for item in loops] == [5, 10, 1]
     began = device.now_us()
-    rounds = interleaved(loops, device, 20, turn_ms=2)
+    rounds = interleaved(loops, device, 20, settling_ms=2, counted_ms=2)
     assert device.now_us() - began > 1e3 * (WARM_UP_MS + 20)  # clocks settle first
     assert [median(times) for times in rounds] == pytest.approx([200, 100, 5000], rel=1e-3)

@@ -79,7 +79,7 @@ def test_an_interrupt_ends_every_gpus_processes_and_blames_no_candidate(
     tasks = import_module("shared_tasks")
     log, pools, wanted = tmp_path / "log", [], list(map(GemmProblem.parse, PROBLEMS[:2]))
 
-    def compilers(gpu):
+    def compilers(gpu, gpus):
         pools.append(AheadOfNeed(tasks.fake_compilers, workers=1, limit_s=60))
         return pools[-1]
 
@@ -157,7 +157,7 @@ def test_equal_gpus_share_their_compilers(searches, monkeypatch):
             made.append("closed")
 
     monkeypatch.setattr(
-        "autoswizzle.laboratory.compilers_for", lambda gpu: made.append(gpu) or Pool()
+        "autoswizzle.laboratory.compilers_for", lambda gpu, gpus: made.append(gpu) or Pool()
     )
     monkeypatch.setattr(
         tuning, "detect", lambda device: H200 if device < 2 else find_gpu("A100-40GB")

@@ -345,8 +345,12 @@ def stand_ins(machine: Machine, programs: int, swizzle: str) -> dict[str, Module
         if pred:
             bar.own.arrive()
 
+    def wait_for_the_launch_before() -> None:
+        machine.local.waited = True
+
     def tma_load(desc, at, bar, result, pred=True, multicast=False) -> None:
         machine.step()
+        assert getattr(machine.local, "waited", False), "the launch before may still write this"
         rank = machine.local.rank
         assert not (multicast and desc.layout is not None), "the blocks do not share it"
         if not pred or (multicast and rank != 0):
@@ -451,6 +455,11 @@ def stand_ins(machine: Machine, programs: int, swizzle: str) -> dict[str, Module
         "triton.experimental.gluon.language.nvidia.hopper": hopper,
         "autoswizzle.kernels.gluon": copies,
         "autoswizzle.kernels.order": module("order", tile_at=tile_at),
+        "autoswizzle.kernels.overlap": module(
+            "overlap",
+            let_the_next_launch_begin=lambda: None,
+            wait_for_the_launch_before=wait_for_the_launch_before,
+        ),
     }
 
 
