@@ -186,6 +186,7 @@ class Laboratory:
         """Search problem; raises TuneError when no configuration of ours could be used."""
         from autoswizzle.search.bench import Racing, Screening
         from autoswizzle.search.study import search
+        from autoswizzle.search.timing import LONG, SHORT
 
         def compiled(config: GemmConfig) -> Resources:
             with self._interruptible():
@@ -204,7 +205,8 @@ class Laboratory:
 
         def race(configs: Sequence[GemmConfig], seed: int) -> "Race":
             each_ms = self.effort.final_ms / len(configs)
-            task = Racing(problem, tuple(configs), each_ms, seed)
+            turn = LONG if self.effort.own_clocks else SHORT
+            task = Racing(problem, tuple(configs), each_ms, seed, turn)
             with self._interruptible():
                 found: Race = self.bench(task)
             return found

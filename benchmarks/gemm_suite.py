@@ -4,9 +4,9 @@
 
 Each problem is searched (the shortlist's seeds, torch, the default), then the finalists and torch
 run interleaved on fresh data, and the fastest of ours against torch once more: that ratio and its
-95 % interval are the result, torch's decision aside. Sustained timing. Resumable: results in the
-file are kept, unless --redo is given or their kernel has changed; what failed is tried again.
---entries: a cache file that gets the verdicts.
+95 % interval are the result, torch's decision aside. Sustained timing, each contender at its own
+clock. Resumable: results in the file are kept, unless --redo is given or their kernel has changed;
+what failed is tried again. --entries: a cache file that gets the verdicts.
 """
 
 import argparse
@@ -68,7 +68,7 @@ def main() -> None:
         EFFORTS["standard"],
         name="suite", trials=options.seeds + 2 + options.trials, seconds=math.inf,
         seeds=options.seeds, screening_ms=options.screening_ms, final_ms=options.final_ms,
-        finalists=options.finalists, min_gain=0.0,
+        finalists=options.finalists, own_clocks=True, min_gain=0.0,
     )  # fmt: skip
     began = time.monotonic()
     left = [problem for problem in problems if str(problem) not in rows]

@@ -22,7 +22,7 @@ from autoswizzle.hardware import detect
 from autoswizzle.laboratory import compile_ahead, run_kernel
 from autoswizzle.problem import GemmProblem
 from autoswizzle.search.measure import Measurer
-from autoswizzle.search.timing import CudaBackend, Loop, replays
+from autoswizzle.search.timing import CudaBackend, Loop, Turn, counted_replays
 
 PROBLEMS = (
     "2048x2048x2048:bf16:nt",
@@ -39,7 +39,7 @@ WINDOW_MS = 20.0
 def windows(loops: Sequence[Loop], turns: int, turn_ms: float) -> list[list[list[float]]]:
     """Of every loop, of each of its turns, the time of a call in microseconds in each window."""
     backend = CudaBackend(0)
-    count = [replays(item, WINDOW_MS) for item in loops]
+    count = [counted_replays(item, Turn(0.0, WINDOW_MS)) for item in loops]
     stamps = []
     for _ in range(turns):
         for place, item in enumerate(loops):

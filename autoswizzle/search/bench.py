@@ -9,6 +9,7 @@ from autoswizzle.config import GemmConfig
 from autoswizzle.hardware import Gpu
 from autoswizzle.problem import GemmProblem
 from autoswizzle.search.measure import Measurement, Measurer, Race, Run
+from autoswizzle.search.timing import SHORT, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Racing:
     configs: tuple[GemmConfig, ...]
     budget_ms: float
     seed: int
+    turn: Turn = SHORT
 
 
 Task = Screening | Racing
@@ -63,7 +65,8 @@ class Tasks:
     def __call__(self, task: Task) -> Measurement | Race:
         """The outcome of task; raises what Measurer raises."""
         if isinstance(task, Racing):
-            return self._measurer_of(task.problem, task.seed).race(task.configs, task.budget_ms)
+            racers = self._measurer_of(task.problem, task.seed)
+            return racers.race(task.configs, task.budget_ms, task.turn)
         measurer = self._measurer_of(task.problem, 0)
         return measurer.measure(task.config, task.budget_ms, task.method)
 

@@ -17,10 +17,11 @@ class Effort:
     over all runs of the same study; compiling, which runs beside it, does not count. seeds:
     predictions tried before the sampler takes over. screening_ms: GPU time one candidate is timed
     for. finalists, final_ms: how many candidates the interleaved final compares, and the GPU time
-    of each of its two races, which the contenders share. candidate_s: time limit of one candidate,
-    after which it counts as hung. margin: share of torch's time that a winner must save, beyond
-    noise. min_gain: the search ends when the rest of its budget is expected to save less than this
-    share; 0 spends the budget in full.
+    of each of its two races, which the contenders share. own_clocks: whether each contender runs
+    at the clock that its power leaves it (timing.LONG), or all at one. candidate_s: time limit of
+    one candidate, after which it counts as hung. margin: share of torch's time that a winner must
+    save, beyond noise. min_gain: the search ends when the rest of its budget is expected to save
+    less than this share; 0 spends the budget in full.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Effort:
     screening_ms: float
     finalists: int
     final_ms: float
+    own_clocks: bool = False
     candidate_s: float = 30.0
     margin: float = 0.02
     min_gain: float = 0.0
@@ -59,15 +61,15 @@ EFFORTS: Mapping[str, Effort] = {
     for effort in (
         Effort(
             "quick", trials=20, seconds=5, seeds=12, screening_ms=10,
-            finalists=3, final_ms=1600, min_gain=0.02,
+            finalists=3, final_ms=600, min_gain=0.02,
         ),
         Effort(
             "standard", trials=60, seconds=12, seeds=20, screening_ms=15,
-            finalists=4, final_ms=1800, min_gain=0.01,
+            finalists=4, final_ms=1000, min_gain=0.01,
         ),
         Effort(
             "exhaustive", trials=600, seconds=300, seeds=50, screening_ms=50,
-            finalists=8, final_ms=5000,
+            finalists=8, final_ms=3000,
         ),
     )
 }  # fmt: skip

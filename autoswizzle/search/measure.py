@@ -23,15 +23,17 @@ from autoswizzle.search.inputs import (
 )
 from autoswizzle.search.statistics import DRIFT_LIMIT, checked, drift, median_interval
 from autoswizzle.search.timing import (
+    SHORT,
     Backend,
     Call,
     CudaBackend,
     Loop,
     Samples,
+    Turn,
     burst,
+    counted_replays,
     interleaved,
     loop,
-    replays,
     sustained,
 )
 
@@ -184,17 +186,22 @@ class Measurer:
                 samples = sustained(calls, self._backend, budget_ms)
         return Measurement.from_samples(config, method, samples)
 
-    def race(self, configs: Sequence[GemmConfig], budget_ms: float) -> Race:
+    def race(self, configs: Sequence[GemmConfig], budget_ms: float, turn: Turn = SHORT) -> Race:
         """Check every product, then time the configurations in turns, budget_ms for each."""
         with float32_precision(self._problem):
             loops = self.loops(configs)
             with ClockLog(_gpu_id(self._device)) as log:
-                rounds = interleaved(loops, self._backend, budget_ms)
+                rounds = interleaved(loops, self._backend, budget_ms, turn)
         measurements = tuple(
             Measurement.from_samples(
                 config,
                 "sustained",
-                Samples(times, item.host_us, False, len(times) * item.calls * replays(item)),
+                Samples(
+                    times,
+                    item.host_us,
+                    False,
+                    len(times) * item.calls * counted_replays(item, turn),
+                ),
                 log.clocks,
             )
             for config, item, times in zip(configs, loops, rounds, strict=True)

@@ -23,12 +23,26 @@ MAX_SAMPLES = 250  # 4 queue entries each: the launch queue (about 1,000) never 
 REPLAY_US = 1000.0  # a graph lasts at least this long, so that its own launch (~10 us) is < 1 %
 MAX_GRAPH_CALLS = 512
 WARM_UP_MS = 300.0  # of turns that are not counted: the clocks settle under power
-# A contender's turn. On an H200 at its power limit the clock came to rest 75 ms after another
-# kernel had taken over; times before were up to 2.5 % off (settling.json, 2026-11-30).
-SETTLING_MS = 80.0  # not counted
-COUNTED_MS = 40.0
-LEAST_ROUNDS = 3  # of such turns, by which the fastest of many is picked
+LEAST_ROUNDS = 3  # of turns, by which the fastest of many is picked
 LEAST_OF_A_PAIR = 6  # whose ratio is judged by its interval: fewer have none of 95 % (statistics)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """How long a contender runs before the next one does, in milliseconds; settling_ms of it come
+    first and do not count.
+    """
+
+    settling_ms: float
+    counted_ms: float
+
+
+# On an H200 at its power limit the clock dips by up to 20 % for 100 ms, whatever runs, and takes
+# about 80 ms to follow a change of kernel (settling.json, 2026-11-30). In short turns all
+# contenders share each clock: ratios are sharp, but what one draws less speeds up all. In long ones
+# each runs at its own clock, as where it runs alone, and ratios scatter by several percent.
+SHORT = Turn(0.0, 4.0)
+LONG = Turn(80.0, 40.0)
 
 
 class Stamp(Protocol):
@@ -181,20 +195,14 @@ def sustained(calls: Sequence[Call], backend: Backend, budget_ms: float) -> Samp
 
 
 def interleaved(
-    loops: Sequence[Loop],
-    backend: Backend,
-    budget_ms: float,
-    settling_ms: float = SETTLING_MS,
-    counted_ms: float = COUNTED_MS,
+    loops: Sequence[Loop], backend: Backend, budget_ms: float, turn: Turn = SHORT
 ) -> list[tuple[float, ...]]:
     """For each loop, its time a call in every round; the loops run in turns, A B C, C B A, A B C.
 
     budget_ms: for each loop. A linear drift of the clocks hits the loops alike over two rounds.
-    Every turn begins with settling_ms that are not counted: the clock then follows what the loop
-    draws from the power limit, as where it runs alone.
     """
-    settling = [replays(item, settling_ms) for item in loops]
-    counted = [replays(item, counted_ms) for item in loops]
+    settling = [round(_replays(item, turn.settling_ms)) for item in loops]
+    counted = [counted_replays(item, turn) for item in loops]
     calls = [count * item.calls for count, item in zip(counted, loops, strict=True)]
     round_us = sum(
         (before + count) * item.calls * item.time_us
@@ -219,14 +227,18 @@ def interleaved(
         turns.append({place: take_turn(place) for place in order})
     backend.synchronize()
     return [
-        tuple(_elapsed_us(*turn[place]) / calls[place] for turn in turns[warm_up:])
+        tuple(_elapsed_us(*each[place]) / calls[place] for each in turns[warm_up:])
         for place in places
     ]
 
 
-def replays(item: Loop, turn_ms: float = COUNTED_MS) -> int:
-    """How many replays last about turn_ms, at least one."""
-    return max(1, round(1e3 * turn_ms / (item.time_us * item.calls)))
+def counted_replays(item: Loop, turn: Turn = SHORT) -> int:
+    """How many replays of a turn count, at least one."""
+    return max(1, round(_replays(item, turn.counted_ms)))
+
+
+def _replays(item: Loop, ms: float) -> float:
+    return 1e3 * ms / (item.time_us * item.calls)
 
 
 def _replayed(replay: Call, backend: Backend, count: int) -> Sequence[float]:

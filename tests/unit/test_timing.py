@@ -8,14 +8,16 @@ import torch
 
 from autoswizzle.errors import LaunchError
 from autoswizzle.search.timing import (
+    LONG,
     MIN_SAMPLES,
     WARM_UP_MS,
     CudaBackend,
     Loop,
+    Turn,
     burst,
+    counted_replays,
     interleaved,
     loop,
-    replays,
     sustained,
 )
 
@@ -195,7 +197,7 @@ def test_interleaved_turns_cancel_a_linear_drift():
 
     device = Drifting()
     loops = [loop([lambda us=us: call(us)], device) for us in (1000.0, 1000.0, 1000.0)]
-    rounds = interleaved(loops, device, 50, settling_ms=2, counted_ms=2)
+    rounds = interleaved(loops, device, 50, Turn(2, 2))
     assert {len(times) for times in rounds} == {len(rounds[0])}
     assert len(rounds[0]) >= MIN_SAMPLES
     pairs = [[sum(two) for two in pairwise(times)] for times in rounds]
@@ -225,7 +227,7 @@ def test_a_long_turn_lets_the_clock_follow():
     assert [item.calls for item in loops] == [1, 1]
     ratios = {}
     for turn_ms in (1, 100):
-        cool, hot = interleaved(loops, device, 1200, turn_ms, turn_ms)
+        cool, hot = interleaved(loops, device, 1200, Turn(turn_ms, turn_ms))
         ratios[turn_ms] = median(hot) / median(cool)
     assert ratios[1] == pytest.approx(1.0, abs=0.01)  # at one clock
     assert 1.1 < ratios[100] < 1 / 0.9  # each at its own
@@ -249,9 +251,9 @@ def test_the_start_of_a_turn_does_not_count():
 
     device = Settling()
     loops = [Loop(lambda us=us: launch(us), 1, us, 1.0) for us in since]
-    rounds = interleaved(loops, device, 200)
+    rounds = interleaved(loops, device, 200, LONG)
     assert [set(times) for times in rounds] == [{100.0}, {200.0}]
-    assert [replays(item) for item in loops] == [400, 200]
+    assert [counted_replays(item, LONG) for item in loops] == [400, 200]
     assert len(rounds[0]) == len(rounds[1]) == 6
 
 
@@ -260,7 +262,7 @@ def test_calls_longer_than_a_turn_have_rounds_enough(contenders, rounds):
     """The ratio of a pair is judged by an interval of 95 %, which needs six."""
     device = FakeDevice()
     calls = [lambda: device.launch(100_000)]
-    found = interleaved([loop(calls, device) for _ in range(contenders)], device, 400)
+    found = interleaved([loop(calls, device) for _ in range(contenders)], device, 250)
     assert [len(times) for times in found] == contenders * [rounds]
     assert [median(times) for times in found] == pytest.approx(contenders * [100_000])
 
@@ -270,6 +272,6 @@ def test_interleaved_tells_contenders_apart():
     loops = [loop([lambda us=us: device.launch(us)], device) for us in (200.0, 100.0, 5000.0)]
     assert [item.calls for item in loops] == [5, 10, 1]
     began = device.now_us()
-    rounds = interleaved(loops, device, 20, settling_ms=2, counted_ms=2)
+    rounds = interleaved(loops, device, 20, Turn(0, 2))
     assert device.now_us() - began > 1e3 * (WARM_UP_MS + 20)  # clocks settle first
     assert [median(times) for times in rounds] == pytest.approx([200, 100, 5000], rel=1e-3)
