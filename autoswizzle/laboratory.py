@@ -186,7 +186,6 @@ class Laboratory:
         """Search problem; raises TuneError when no configuration of ours could be used."""
         from autoswizzle.search.bench import Racing, Screening
         from autoswizzle.search.study import search
-        from autoswizzle.search.timing import LONG, SHORT
 
         def compiled(config: GemmConfig) -> Resources:
             with self._interruptible():
@@ -205,8 +204,7 @@ class Laboratory:
 
         def race(configs: Sequence[GemmConfig], seed: int) -> "Race":
             each_ms = self.effort.final_ms / len(configs)
-            turn = LONG if self.effort.own_clocks else SHORT
-            task = Racing(problem, tuple(configs), each_ms, seed, turn)
+            task = Racing(problem, tuple(configs), each_ms, seed)
             with self._interruptible():
                 found: Race = self.bench(task)
             return found

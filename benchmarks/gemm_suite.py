@@ -4,9 +4,10 @@
 
 Each problem is searched (the shortlist's seeds, torch, the default), then the finalists and torch
 run interleaved on fresh data, and the fastest of ours against torch once more: that ratio and its
-95 % interval are the result, torch's decision aside. Sustained timing, each contender at its own
-clock. Resumable: results in the file are kept, unless --redo is given or their kernel has changed;
-what failed is tried again. --entries: a cache file that gets the verdicts.
+95 % interval are the result, torch's decision aside. own: the same two in turns so long that each
+runs at the clock its power leaves it (search.timing). Sustained timing. Resumable: results in the
+file are kept, unless --redo is given or their kernel has changed; what failed is tried again.
+--entries: a cache file that gets the verdicts.
 """
 
 import argparse
@@ -25,13 +26,16 @@ from suite import large, suite
 
 from autoswizzle.cache.store import export_entries
 from autoswizzle.calibration import calibrated
+from autoswizzle.config import TORCH, GemmConfig
 from autoswizzle.errors import TuneError
 from autoswizzle.hardware import detect
 from autoswizzle.kernels import source_hash
 from autoswizzle.laboratory import Laboratory
 from autoswizzle.problem import GemmProblem
+from autoswizzle.search.bench import Racing
 from autoswizzle.search.effort import EFFORTS
 from autoswizzle.search.study import SearchResult
+from autoswizzle.search.timing import LONG
 from autoswizzle.space import FAMILIES
 from autoswizzle.tuning import entry_of
 
@@ -49,7 +53,8 @@ def main() -> None:
     parser.add_argument("--finalists", type=int, default=5)
     parser.add_argument("--trials", type=int, default=0, help="beyond the seeds, by the sampler")
     parser.add_argument("--screening-ms", type=float, default=8)
-    parser.add_argument("--final-ms", type=float, default=1600)
+    parser.add_argument("--final-ms", type=float, default=EFFORTS["standard"].final_ms)
+    parser.add_argument("--own-ms", type=float, default=1600, help="of the race at own clocks")
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop starting problems")
     parser.add_argument("--entries", type=Path)
     parser.add_argument("--out", type=Path)
@@ -68,7 +73,7 @@ def main() -> None:
         EFFORTS["standard"],
         name="suite", trials=options.seeds + 2 + options.trials, seconds=math.inf,
         seeds=options.seeds, screening_ms=options.screening_ms, final_ms=options.final_ms,
-        finalists=options.finalists, own_clocks=True, min_gain=0.0,
+        finalists=options.finalists, min_gain=0.0,
     )  # fmt: skip
     began = time.monotonic()
     left = [problem for problem in problems if str(problem) not in rows]
@@ -83,6 +88,8 @@ def main() -> None:
             try:
                 found = laboratory.search(problem)
                 row = row_of(problem, found)
+                fastest = GemmConfig.from_dict(row["config"])
+                row["own"] = own_clocks(laboratory, problem, fastest, options.own_ms)
                 if options.entries is not None:
                     export_entries(options.entries, [entry_of(problem, laboratory, found)])
             except TuneError as error:
@@ -101,7 +108,7 @@ def kept(path: Path, sources: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     return {
         row["problem"]: row
         for row in made["rows"]
-        if "error" not in row
+        if "own" in row
         and made["sources"].get(row["config"]["kernel"]) == sources[row["config"]["kernel"]]
     }
 
@@ -124,6 +131,16 @@ def row_of(problem: GemmProblem, found: SearchResult) -> dict[str, Any]:
     }
 
 
+def own_clocks(
+    laboratory: Laboratory, problem: GemmProblem, config: GemmConfig, budget_ms: float
+) -> dict[str, Any]:
+    """The ratio of torch's time to config's, each at its own clock."""
+    race = laboratory.bench(Racing(problem, (config, TORCH), budget_ms / 2, 3, LONG))
+    ratio, low, high = race.ratio()
+    power_w = race.measurements[0].power_w
+    return {"ratio": ratio, "ratio_low": low, "ratio_high": high, "power_w": power_w}
+
+
 def line(row: dict[str, Any]) -> str:
     if "error" in row:
         return f"{row['problem']:30s} FAILED {row['error']}"
@@ -131,10 +148,11 @@ def line(row: dict[str, Any]) -> str:
     told = {key: config[key] for key in config if key not in ("kernel", "persistent", "block_k")}
     shown = " ".join(f"{key[:9]}={value}" for key, value in told.items())
     rho = "-" if row["spearman"] is None else f"{row['spearman']:.2f}"
+    ratio = f"{row['ratio']:.3f} [{row['ratio_low']:.3f}, {row['ratio_high']:.3f}]"
     return (
-        f"{row['problem']:30s} {row['ratio']:.3f} [{row['ratio_low']:.3f}, {row['ratio_high']:.3f}]"
-        f" {row['torch_us']:9.1f} us {row['tflops']:5.0f} TF rho {rho}"
-        f" bad {len(row['infeasible'])} {config['kernel']} {shown}"
+        f"{row['problem']:30s} {ratio} own {row['own']['ratio']:.3f} {row['torch_us']:9.1f} us"
+        f" {row['tflops']:5.0f} TF rho {rho} bad {len(row['infeasible'])}"
+        f" {config['kernel']} {shown}"
     )
 
 
@@ -146,6 +164,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "problems": len(ratios),
         "failed": len(rows) - len(ratios),
         "geomean": geometric_mean(ratios),
+        "own_geomean": geometric_mean(row["own"]["ratio"] for row in rows if "error" not in row),
         "least": min(ratios),
         "below_0.97": sum(ratio < SLOW for ratio in ratios) / len(ratios),
         "dispatched_geomean": geometric_mean(

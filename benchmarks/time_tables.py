@@ -71,10 +71,9 @@ def drawn(
         (kernel,) = draw.choices(list(families), sizes)
         values = {name: draw.choice(values) for name, values in families[kernel].items()}
         grouped = values["swizzle"] in GROUPED_SWIZZLES
-        if not grouped and values["group_size"] != families[kernel]["group_size"][0]:
+        size = None if grouped else values.pop("group_size", None)
+        if size is not None and size != families[kernel]["group_size"][0]:
             continue  # such an order is drawn as often as one group size of a grouped one
-        if not grouped:
-            del values["group_size"]
         config = GemmConfig(kernel=kernel, **values)
         if fits(config, draw.choice(problems), gpu):
             chosen[config] = None

@@ -30,6 +30,7 @@ MODULES: Mapping[str, str] = {
     "wgmma": "autoswizzle.kernels.wgmma",
     "multicast": "autoswizzle.kernels.multicast",
     "mma_sync": "autoswizzle.kernels.mma_sync",
+    "gemv": "autoswizzle.kernels.gemv",
 }
 
 

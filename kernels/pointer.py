@@ -1,22 +1,20 @@
 """The pointer family: loads through plain addresses, for operands of any strides and alignment."""
 
-import math
 from typing import TYPE_CHECKING
 
 import triton
 import triton.language as tl
 
 from autoswizzle.config import GemmConfig
+from autoswizzle.kernels.addressing import INT32_MAX, last_offset, multiple_of, offsets, unit
 from autoswizzle.kernels.family import Call, Scratch, compile_options
 from autoswizzle.kernels.order import log_side, tile_at
 from autoswizzle.kernels.overlap import let_the_next_launch_begin, wait_for_the_launch_before
-from autoswizzle.problem import ALIGNMENT, GemmProblem
+from autoswizzle.problem import GemmProblem
 from autoswizzle.space import grid
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-_INT32_MAX = 2**31 - 1
 
 
 @triton.jit
@@ -57,15 +55,15 @@ def pointer_gemm(
     if OVERLAPS:
         let_the_next_launch_begin()
         wait_for_the_launch_before()
-    m = _multiple_of(m, UNITS[0])
-    n = _multiple_of(n, UNITS[1])
-    k = _multiple_of(k, UNITS[2])
-    a_stride_m = _multiple_of(a_stride_m, UNITS[3])
-    a_stride_k = _multiple_of(a_stride_k, UNITS[4])
-    b_stride_k = _multiple_of(b_stride_k, UNITS[5])
-    b_stride_n = _multiple_of(b_stride_n, UNITS[6])
-    out_stride_m = _multiple_of(out_stride_m, UNITS[7])
-    out_stride_n = _multiple_of(out_stride_n, UNITS[8])
+    m = multiple_of(m, UNITS[0])
+    n = multiple_of(n, UNITS[1])
+    k = multiple_of(k, UNITS[2])
+    a_stride_m = multiple_of(a_stride_m, UNITS[3])
+    a_stride_k = multiple_of(a_stride_k, UNITS[4])
+    b_stride_k = multiple_of(b_stride_k, UNITS[5])
+    b_stride_n = multiple_of(b_stride_n, UNITS[6])
+    out_stride_m = multiple_of(out_stride_m, UNITS[7])
+    out_stride_n = multiple_of(out_stride_n, UNITS[8])
     grid_m = tl.cdiv(m, BLOCK_M)
     grid_n = tl.cdiv(n, BLOCK_N)
     tile = tl.program_id(0)
@@ -90,12 +88,6 @@ def pointer_gemm(
             out_stride_n, tile, grid_m, grid_n, BLOCK_M, BLOCK_N, BLOCK_K, SWIZZLE, GROUP_SIZE,
             LOG_SIDE, EVEN_K, WIDE, PRECISION,
         )  # fmt: skip
-
-
-@triton.jit
-def _multiple_of(value, UNIT: tl.constexpr):
-    """The value itself, written so that the compiler sees that UNIT divides it."""
-    return value // UNIT * UNIT if UNIT > 1 else value
 
 
 @triton.jit
@@ -129,9 +121,9 @@ def _tile_gemm(
     only k needs a mask; nothing past k is loaded, whatever the memory there holds.
     """
     tile_m, tile_n = tile_at(tile, grid_m, grid_n, SWIZZLE, GROUP_SIZE, LOG_SIDE)
-    rows = _offsets(tile_m, BLOCK_M, WIDE)
-    cols = _offsets(tile_n, BLOCK_N, WIDE)
-    ks = _offsets(0, BLOCK_K, WIDE)
+    rows = offsets(tile_m, BLOCK_M, WIDE)
+    cols = offsets(tile_n, BLOCK_N, WIDE)
+    ks = offsets(0, BLOCK_K, WIDE)
     a_block = a + (rows % m)[:, None] * a_stride_m + ks[None, :] * a_stride_k
     b_block = b + ks[:, None] * b_stride_k + (cols % n)[None, :] * b_stride_n
     step = tl.full((), BLOCK_K, tl.int64 if WIDE else tl.int32)
@@ -152,14 +144,6 @@ def _tile_gemm(
     tl.store(out_block, total.to(out.dtype.element_ty), mask=there)
 
 
-@triton.jit
-def _offsets(tile, BLOCK: tl.constexpr, WIDE: tl.constexpr):
-    """The BLOCK indices of a tile, in 64 bits if WIDE."""
-    if WIDE:
-        tile = tl.cast(tile, tl.int64)
-    return tile * BLOCK + tl.arange(0, BLOCK)
-
-
 def call(config: GemmConfig, problem: GemmProblem, a: "Tensor", b: "Tensor", out: "Tensor") -> Call:
     """The launch of config on these operands, which may have any strides."""
     grid_m, grid_n = grid(config, problem)
@@ -168,9 +152,9 @@ def call(config: GemmConfig, problem: GemmProblem, a: "Tensor", b: "Tensor", out
     padded_k = grid_k * config.block_k
     reach = max(
         padded_m + padded_n + padded_k,
-        _last_offset(a, padded_m, padded_k),
-        _last_offset(b, padded_k, padded_n),
-        _last_offset(out, padded_m, padded_n),
+        last_offset(a, padded_m, padded_k),
+        last_offset(b, padded_k, padded_n),
+        last_offset(out, padded_m, padded_n),
     )
     sizes = {
         "m": problem.m,
@@ -196,8 +180,8 @@ def call(config: GemmConfig, problem: GemmProblem, a: "Tensor", b: "Tensor", out
             "PERSISTENT": config.persistent,
             "DYNAMIC": config.scheduling == "dynamic",
             "EVEN_K": problem.k % config.block_k == 0,
-            "WIDE": reach > _INT32_MAX,
-            "UNITS": tuple(_unit(size, problem.itemsize) for size in sizes.values()),
+            "WIDE": reach > INT32_MAX,
+            "UNITS": tuple(unit(size, problem.itemsize) for size in sizes.values()),
             "PRECISION": problem.precision,
             "OVERLAPS": False,
         },
@@ -207,15 +191,3 @@ def call(config: GemmConfig, problem: GemmProblem, a: "Tensor", b: "Tensor", out
         overlaps=True,
         scratch=Scratch(counter=int(config.scheduling == "dynamic")),
     )
-
-
-def _unit(size: int, itemsize: int) -> int:
-    """The largest power of two that divides size, up to 16 bytes, the widest access. 1 where 16
-    divides it: that the compiler knows by itself.
-    """
-    return 1 if size % 16 == 0 else math.gcd(size, ALIGNMENT // itemsize)
-
-
-def _last_offset(operand: "Tensor", rows: int, cols: int) -> int:
-    """Elements from the operand's first to the last of rows x cols, present or not."""
-    return (rows - 1) * operand.stride(0) + (cols - 1) * operand.stride(1)

@@ -17,11 +17,10 @@ class Effort:
     over all runs of the same study; compiling, which runs beside it, does not count. seeds:
     predictions tried before the sampler takes over. screening_ms: GPU time one candidate is timed
     for. finalists, final_ms: how many candidates the interleaved final compares, and the GPU time
-    of each of its two races, which the contenders share. own_clocks: whether each contender runs
-    at the clock that its power leaves it (timing.LONG), or all at one. candidate_s: time limit of
-    one candidate, after which it counts as hung. margin: share of torch's time that a winner must
-    save, beyond noise. min_gain: the search ends when the rest of its budget is expected to save
-    less than this share; 0 spends the budget in full.
+    of each of its two races, which the contenders share. candidate_s: time limit of one candidate,
+    after which it counts as hung. margin: share of torch's time that a winner must save, beyond
+    noise. min_gain: the search ends when the rest of its budget is expected to save less than this
+    share; 0 spends the budget in full.
     """
 
     name: str
@@ -31,7 +30,6 @@ class Effort:
     screening_ms: float
     finalists: int
     final_ms: float
-    own_clocks: bool = False
     candidate_s: float = 30.0
     margin: float = 0.02
     min_gain: float = 0.0

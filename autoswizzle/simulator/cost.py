@@ -199,7 +199,7 @@ def _arithmetic(
     A round takes as long as its products, or as the loads of a block over the k steps in flight.
     """
     spilled = 2 * spill_bytes * WARP_SIZE * config.num_warps
-    step = _step(config, problem, gpu, fitted) + fitted.step_us
+    step = _step(config, problem, gpu, fitted)
     step += spilled / fitted.spill_bytes_per_sm_us
     rows, columns = config.block_m / config.cluster_n, config.block_n / config.cluster_m
     step_bytes = (rows + columns) * config.block_k * problem.itemsize
@@ -218,7 +218,11 @@ def _arithmetic(
 
 
 def _step(config: GemmConfig, problem: GemmProblem, gpu: Gpu, fitted: Coefficients) -> float:
-    """Microseconds of one k step of a block alone on an SM, its operands in shared memory."""
+    """Microseconds of one k step of a block alone on an SM, its operands there."""
+    if config.kernel == "gemv":
+        # an element of b is converted once, then multiplied and added in each row
+        flops = 2 * (1 + config.block_m) * config.block_n * config.block_k
+        return flops * gpu.num_sms / (gpu.rates.tflops("fp32") * 1e6)
     share = gpu.sustained.peak_share * _share(config, fitted)
     if uses_wgmma(config, problem, gpu):
         widths = pieces(config) if config.kernel in SPECIALIZED else (config.block_n,)
@@ -236,7 +240,7 @@ def _step(config: GemmConfig, problem: GemmProblem, gpu: Gpu, fitted: Coefficien
         shared_bytes = shared_elements * config.block_k * problem.itemsize
         return max(flops / flops_per_us, shared_bytes / shared_bytes_per_us)
 
-    return sum(itertools.starmap(product, products)) * gpu.num_sms
+    return fitted.step_us + sum(itertools.starmap(product, products)) * gpu.num_sms
 
 
 def _share(config: GemmConfig, fitted: Coefficients) -> float:

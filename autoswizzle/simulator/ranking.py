@@ -1,6 +1,7 @@
 """What a configuration will do to a problem, and which configurations to try first."""
 
 from bisect import insort
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -26,6 +27,8 @@ _MODELS: Mapping[str, Callable[[Launch, Gpu, int], Traffic]] = {
 
 
 _TILES = 16  # whose orders shortlist ranks
+_OF_A_FAMILY = 2  # of these, if its best is within _NEAR of the best
+_NEAR = 1.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,17 +129,18 @@ def shortlist(
     """
     follow = _follower(problem, gpu, model)
     least_bytes = problem.min_bytes - dram_write_bytes(problem)
-    bounded: dict[GemmConfig, tuple[tuple[float, int, int], Resources, GemmConfig]] = {}
+    bounded: dict[GemmConfig, _Bounded] = {}
     for config in tiles(problem, gpu):
         resources = estimate(config, problem, gpu)
         if resident_blocks(resources, gpu):
             least = _terms(config, problem, gpu, resources, least_bytes).total
             found = ((least, -config.num_stages, config.epilogue_subtile), resources, config)
             key = replace(config, num_stages=1, epilogue_subtile=1)
-            if config.warp_specialize == "cooperative":  # one consumer of 8 warps, two of 4: alike
+            # one consumer of 8 warps, two of 4: alike; so are more sums in threads of fewer warps
+            if config.warp_specialize == "cooperative" or config.kernel == "gemv":
                 key = replace(key, num_warps=4)
             bounded[key] = min(bounded.get(key, found), found, key=lambda entry: entry[0])
-    promising = sorted(bounded.values(), key=lambda entry: entry[0])[:_TILES]
+    promising = _spread(sorted(bounded.values(), key=lambda entry: entry[0]))
     columns = [
         sorted(
             (_predicted(problem, order, gpu, resources, follow) for order in orders(config)),
@@ -147,6 +151,21 @@ def shortlist(
     columns.sort(key=lambda column: _order(column[0]))
     rows = zip_longest(*columns)
     return [found for row in rows for found in row if found is not None][:count]
+
+
+_Bounded = tuple[tuple[float, int, int], Resources, GemmConfig]
+
+
+def _spread(bounded: list[_Bounded]) -> list[_Bounded]:
+    """The first _TILES; among them _OF_A_FAMILY of each family that comes near the best."""
+    taken: Counter[str] = Counter()
+    first: list[_Bounded] = []
+    later: list[_Bounded] = []
+    for entry in bounded:
+        near = entry[0][0] <= _NEAR * bounded[0][0][0]
+        (first if near and taken[entry[-1].kernel] < _OF_A_FAMILY else later).append(entry)
+        taken[entry[-1].kernel] += 1
+    return [*first, *later][:_TILES]
 
 
 def _follower(problem: GemmProblem, gpu: Gpu, model: str) -> Callable[[Launch], Traffic]:

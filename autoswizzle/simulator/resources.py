@@ -92,6 +92,8 @@ def uses_wgmma(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> bool:
 
 def copies_asynchronously(config: GemmConfig, problem: GemmProblem) -> bool:
     """Whether loads run ahead of the arithmetic: runs of at least 4 bytes, a cp.async's least."""
+    if config.kernel == "gemv":
+        return False
     return config.kernel != "pointer" or bool(problem.aligned) or problem.itemsize >= 4
 
 
@@ -179,12 +181,21 @@ def _mma_sync(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources:
     return _resources(config, accumulators + fragments, shared)
 
 
+def _gemv(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources:
+    """The sums of a thread, its elements of b, a run of each row of a; warps add up at the end."""
+    own = config.block_n * config.block_k / (WARP_SIZE * config.num_warps)
+    loaded = own * problem.itemsize / REGISTER_BYTES + 4 * config.block_m
+    shared = config.block_n * config.num_warps * 4
+    return _resources(config, 20 + own * config.block_m + loaded, shared)
+
+
 _ESTIMATES: Mapping[str, Callable[[GemmConfig, GemmProblem, Gpu], Resources]] = {
     "pointer": _pointer,
     "tma": _tma,
     "wgmma": _wgmma,
     "multicast": _multicast,
     "mma_sync": _mma_sync,
+    "gemv": _gemv,
 }
 
 

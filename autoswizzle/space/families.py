@@ -1,5 +1,6 @@
 """The kernel families: where each runs, what a search tries, which rules hold."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,24 +19,27 @@ GROUP_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 class Family:
     """One kernel family: where it runs and which fields of GemmConfig it uses.
 
-    triton: the oldest version that has what it needs. tunables: the values a search tries, by
-    field; legal values may be wider (rules). rules: each returns why a configuration is illegal, or
-    None.
+    triton: the oldest version that has what it needs. max_m: rows it can multiply. tunables: the
+    values a search tries, by field; legal values may be wider (rules). rules: each returns why a
+    configuration is illegal, or None.
     """
 
     capabilities: tuple[int, ...]
     dtypes: tuple[str, ...]
     triton: tuple[int, int] = (3, 6)
+    max_m: float = math.inf
     tunables: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     rules: tuple[Callable[[GemmConfig, GemmProblem, Gpu], str | None], ...] = ()
 
-    def why_unable(self, dtype: str, gpu: Gpu) -> str | None:
-        """Why none of its kernels can multiply dtype on gpu, None when one can."""
+    def why_unable(self, problem: GemmProblem, gpu: Gpu) -> str | None:
+        """Why none of its kernels can multiply problem on gpu, None when one may."""
         if gpu.capability not in self.capabilities:
             needed = ", ".join(map(str, self.capabilities))
             return f"needs compute capability in {needed}, got {gpu.capability}"
-        if dtype not in self.dtypes:
-            return f"needs dtype in {', '.join(self.dtypes)}, got {dtype}"
+        if problem.dtype not in self.dtypes:
+            return f"needs dtype in {', '.join(self.dtypes)}, got {problem.dtype}"
+        if problem.m > self.max_m:
+            return f"needs m <= {self.max_m}, got {problem.m}"
         version = triton_version()
         if version is not None and version < self.triton:
             return (
@@ -145,5 +149,18 @@ FAMILIES: Mapping[str, Family] = {
             rules.mma_sync_operands,
             rules.mma_sync_tile,
         ),
+    ),
+    "gemv": Family(
+        capabilities=(80, 86, 89, 90, 100, 120),
+        dtypes=("fp16", "bf16", "fp32"),
+        max_m=4,  # with more rows tensor cores do the work in the time of loading
+        tunables={
+            "block_m": (1, 2, 4),
+            "block_n": (2, 4, 8, 16, 32, 64, 128),
+            "block_k": (32, 64, 128, 256, 512, 1024, 2048, 4096),
+            "num_warps": (1, 2, 4, 8),
+            "swizzle": ("row",),
+        },
+        rules=(rules.not_batched, rules.gemv),
     ),
 }

@@ -27,7 +27,7 @@ def why_illegal(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | Non
     family = FAMILIES.get(config.kernel)
     if family is None:
         return f"kernel must be one of {', '.join(FAMILIES)}, got {config.kernel!r}"
-    unable = family.why_unable(problem.dtype, gpu)
+    unable = family.why_unable(problem, gpu)
     if unable is not None:
         return f"{config.kernel} {unable}"
     if problem.out_dtype != problem.dtype and not problem.dtype.startswith("fp8"):

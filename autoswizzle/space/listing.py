@@ -24,7 +24,7 @@ def branches(problem: GemmProblem, gpu: Gpu) -> dict[str, Mapping[str, tuple[Any
     return {
         kernel: {name: settled.get(name, values) for name, values in family.tunables.items()}
         for kernel, family in FAMILIES.items()
-        if family.why_unable(problem.dtype, gpu) is None
+        if family.why_unable(problem, gpu) is None
     }
 
 

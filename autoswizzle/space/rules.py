@@ -25,6 +25,8 @@ TAIL_SHARES = tuple(
     if math.gcd(tiles, parts) == 1
 )
 ADDED_STEPS = 4  # k steps as long as writing or adding a tile's partial sums takes (about 4 us)
+MIN_GEMV_SUMS, MAX_GEMV_SUMS = 8, 64  # fp32 sums of a thread: a load of 16 bytes; no spills
+SECTOR_BYTES = 32  # that memory delivers at once, of which fewer would be wasted
 MAX_SPLIT_WAVES = 8  # work items an SM, when k is split: a larger grid needs no split
 
 
@@ -285,6 +287,27 @@ def mma_sync_tile(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | N
         warp_grid(config.block_m, config.block_n, config.num_warps)
     except ArgumentError as error:
         return str(error)
+    return None
+
+
+def gemv(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    """One tile holds all rows, and each thread the sums of its own elements of b."""
+    rows = 1 << (problem.m - 1).bit_length()
+    if config.block_m != rows:
+        return f"gemv needs block_m {rows} for m {problem.m}, got {config.block_m}"
+    for name, value in (("block_n", config.block_n), ("block_k", config.block_k)):
+        if not 1 <= value <= 4096 or value & (value - 1):
+            return f"{name} must be a power of two in 1..4096, got {value}"
+    if config.num_warps not in (1, 2, 4, 8, 16):
+        return f"num_warps must be 1, 2, 4, 8 or 16, got {config.num_warps}"
+    if config.swizzle != "row":
+        return f"swizzle must be row for gemv, whose tiles lie in one row, got {config.swizzle}"
+    run = config.block_k if problem.layout[1] == "t" else config.block_n
+    if run * problem.itemsize < SECTOR_BYTES:
+        return f"gemv needs b in runs of >= {SECTOR_BYTES} bytes, got {run * problem.itemsize}"
+    held = rows * config.block_n * config.block_k / (32 * config.num_warps)
+    if not MIN_GEMV_SUMS <= held <= MAX_GEMV_SUMS:
+        return f"gemv needs {MIN_GEMV_SUMS} to {MAX_GEMV_SUMS} sums a thread, got {held:g}"
     return None
 
 

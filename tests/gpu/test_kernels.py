@@ -209,7 +209,24 @@ def widths():
         yield Case(POINTER, problem, random=True, unit=unit)
 
 
-CASES = [*products(), *orders(), *blocks(), *small_extents(), *widths(), *padded()]
+def vectors():
+    """One to four rows: family x dtype x layout in full; blocks of every width and depth."""
+    for (dtype, precision), layout, m in itertools.product(PRECISIONS, LAYOUTS, (1, 2, 3, 4)):
+        for aligned in (False, True):
+            ragged = GemmProblem(m, 141, 331, dtype, layout, precision=precision, aligned=aligned)
+            yield Case(gemv(m, block_n=16, block_k=64), ragged, random=True)
+    for block_n, block_k in ((2, 1024), (4, 512), (32, 64), (128, 32), (2, 4096), (16, 256)):
+        for num_warps, layout in itertools.product((1, 4, 8), ("nt", "nn")):
+            config = gemv(1, block_n=block_n, block_k=block_k, num_warps=num_warps)
+            yield Case(config, GemmProblem(1, 130, 64, "bf16", layout, aligned=True))
+            yield Case(config, GemmProblem(1, 256, 8192, "bf16", layout), random=True)
+
+
+def gemv(m, **fields):
+    return GemmConfig("gemv", block_m=1 << (m - 1).bit_length(), swizzle="row", **fields)
+
+
+CASES = [*products(), *orders(), *blocks(), *small_extents(), *widths(), *padded(), *vectors()]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -515,6 +532,7 @@ CHAINED = [
     replace(SPECIALIZED, kernel="multicast", cluster_n=2),
     replace(SPECIALIZED, kernel="multicast", cluster_m=2),
     replace(SPECIALIZED, padded=True),
+    gemv(4, block_n=16, block_k=64),
 ]
 
 
@@ -523,13 +541,14 @@ CHAINED = [
 def test_each_product_of_a_chain_sees_the_one_before(config, captured):
     """Launches overlap; each reads what the one before wrote and writes what it read."""
     size = 520 if not config.padded else 515
-    problem = GemmProblem(size, size, size, "bf16")
+    rows = 4 if config.kernel == "gemv" else size
+    problem = GemmProblem(rows, size, size, "bf16")
     if not legal(config, problem):
         pytest.skip(f"{config.kernel} is not for this GPU or triton")
     generator = torch.Generator().manual_seed(0)
     orders = [torch.randperm(size, generator=generator).to(DEVICE) for _ in range(7)]
     moves = [torch.eye(size, dtype=torch.bfloat16, device=DEVICE)[order] for order in orders]
-    start = ints(size, size, torch.bfloat16)
+    start = ints(rows, size, torch.bfloat16)
     buffers = [start.clone(), torch.empty_like(start)]
     launcher = bind(config, problem, buffers[0], moves[0], buffers[1])
 

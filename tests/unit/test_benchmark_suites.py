@@ -47,10 +47,11 @@ def test_the_suite_is_resumed_and_shipped(run, load, fake_laboratory, monkeypatc
     for problem, row in zip(PROBLEMS, before["rows"], strict=False):
         assert GemmConfig.from_dict(row["config"]) == fake_laboratory.winner(problem)
         assert row["ratio"] == row["dispatched"] == pytest.approx(1.1)
+        assert row["own"]["ratio"] == pytest.approx(1.1)
         [refused] = row["infeasible"]
         assert GemmConfig.from_dict(refused["config"]) == fake_laboratory.seeds(problem)[0]
         assert refused["why"] == "ptxas gives up"
-    assert before["geomean"] == pytest.approx(1.1)
+    assert before["geomean"] == before["own_geomean"] == pytest.approx(1.1)
 
     monkeypatch.setattr(fake_laboratory.FakeLaboratory, "torch_us", 101.0)
     run("gemm_suite", *common, *texts)

@@ -33,7 +33,7 @@ def some_candidates(problem, count):
         kernel = draw.choice(sorted(spaces))
         fields = {name: draw.choice(values) for name, values in spaces[kernel].items()}
         if fields["swizzle"] not in GROUPED_SWIZZLES:
-            del fields["group_size"]
+            fields.pop("group_size", None)
         config = GemmConfig(kernel=kernel, **fields)
         if why_illegal(config, problem, H200) is None:
             found.append(config)
