@@ -210,6 +210,27 @@ def wgmma_tile(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None
     return None
 
 
+def pointer_split(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    """A tile's programs start one after the other, the last of which adds what the others left."""
+    if config.split_k == 1:
+        return None
+    if config.persistent:
+        return f"split_k must be 1 for persistent pointer kernels, got {config.split_k}"
+    return _parts(config, problem, gpu)
+
+
+def _parts(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    """Each part of a tile has a k step, and all partial sums fit in memory at once."""
+    steps = -(-problem.k // config.block_k)
+    if config.split_k > min(steps, MAX_SPLIT_K):
+        return f"split_k must be in 1..{min(steps, MAX_SPLIT_K)}, got {config.split_k}"
+    grid_m, grid_n = grid(config, problem)
+    items, most = grid_m * grid_n * config.split_k, MAX_SPLIT_WAVES * gpu.num_sms
+    if items > most:
+        return f"tiles x split_k must be <= {most}, as their partial sums are kept, got {items}"
+    return None
+
+
 def wgmma_split(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
     """Partial sums are kept for every part of a tile but the last, which adds them."""
     if config.split_k == 1 and not config.stream_k:
@@ -230,14 +251,7 @@ def wgmma_split(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | Non
         return None
     if config.warp_specialize != "cooperative":
         return f"wgmma needs warp_specialize cooperative for split_k, got {config.warp_specialize}"
-    steps = -(-problem.k // config.block_k)
-    if config.split_k > min(steps, MAX_SPLIT_K):
-        return f"split_k must be in 1..{min(steps, MAX_SPLIT_K)}, got {config.split_k}"
-    grid_m, grid_n = grid(config, problem)
-    items, most = grid_m * grid_n * config.split_k, MAX_SPLIT_WAVES * gpu.num_sms
-    if items > most:
-        return f"tiles x split_k must be <= {most}, as their partial sums are kept, got {items}"
-    return None
+    return _parts(config, problem, gpu)
 
 
 def wgmma_warps(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
