@@ -85,7 +85,7 @@ def test_estimated_resources_are_near_the_compiled_ones():
         config = replace(GEMV, **changes)
         found, real = estimate(config, problem, H200), compile_for(config, problem, H200)
         assert found.registers == pytest.approx(real.registers, rel=0.35), config
-        assert abs(found.shared_bytes - real.shared_bytes) <= 2048
+        assert abs(found.shared_bytes - real.shared_bytes) <= 4096
         assert found.num_warps == real.num_warps
 
 
