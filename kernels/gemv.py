@@ -70,7 +70,8 @@ def gemv(
     for row in tl.static_range(BLOCK_M):
         total = tl.sum(sums[row], axis=1)
         out_row = out + row * out_stride_m + cols * out_stride_n
-        tl.store(out_row, total.to(out.dtype.element_ty), mask=(cols < n) & (row < m))
+        if row < m:
+            tl.store(out_row, total.to(out.dtype.element_ty), mask=cols < n)
 
 
 def call(config: GemmConfig, problem: GemmProblem, a: "Tensor", b: "Tensor", out: "Tensor") -> Call:
