@@ -157,8 +157,9 @@ def _tile_gemm(
     if SPLIT_K > 1:
         total = _shared(total, left, tile, part, SPLIT_K)
     out_block = out + rows[:, None] * out_stride_m + cols[None, :] * out_stride_n
-    there = (rows < m)[:, None] & (cols < n)[None, :] & (part == SPLIT_K - 1)
-    tl.store(out_block, total.to(out.dtype.element_ty), mask=there)
+    if part == SPLIT_K - 1:
+        there = (rows < m)[:, None] & (cols < n)[None, :]
+        tl.store(out_block, total.to(out.dtype.element_ty), mask=there)
 
 
 @triton.jit
