@@ -25,7 +25,7 @@ TAIL_SHARES = tuple(
     if math.gcd(tiles, parts) == 1
 )
 ADDED_STEPS = 4  # k steps as long as writing or adding a tile's partial sums takes (about 4 us)
-MIN_GEMV_SUMS, MAX_GEMV_SUMS = 8, 64  # fp32 sums of a thread: a load of 16 bytes; no spills
+MIN_GEMV_SUMS, MAX_GEMV_SUMS = 8, 64  # fp32 sums of a thread: one row's of 16 bytes; no spills
 SECTOR_BYTES = 32  # that memory delivers at once, of which fewer would be wasted
 MAX_SPLIT_WAVES = 8  # work items an SM, when k is split: a larger grid needs no split
 
