@@ -196,8 +196,9 @@ class Dispatcher:
         if not (below.entry.beats_torch and above.entry.beats_torch):
             reason = f"no entry; torch is as fast at {extents} or one of them"
             return Decision(problem, TORCH, "miss", reason)
-        if not _legal(above, problem, gpu):
-            return Decision(problem, TORCH, "miss", f"no entry; {extents} do not fit")
+        illegal = why_illegal(above.entry.config, problem, gpu)
+        if illegal is not None:
+            return Decision(problem, TORCH, "miss", f"no entry; {extents} do not fit: {illegal}")
         reason = f"no entry; both {extents} beat torch"
         return Decision(problem, above.entry.config, "nearest", reason, above.entry, above.path)
 

@@ -43,17 +43,23 @@ class Compiler:
         return lambda task: kernels.compile_for(*task, self.gpu)
 
 
+def compiling_processes(gpus: int = 1) -> int:
+    """How many compile for so many GPUs; one core is left to the rest."""
+    from joblib import cpu_count
+
+    cores: int = cpu_count()
+    return max(1, min(gpus * COMPILERS, cores - 1))
+
+
 def compilers_for(
     gpu: Gpu, gpus: int = 1
 ) -> "AheadOfNeed[tuple[GemmConfig, GemmProblem], Resources]":
     """Processes that compile for so many GPUs of a kind, remembering on disk what they compiled."""
-    from joblib import cpu_count
-
     from autoswizzle.search.workers import AheadOfNeed
 
     return AheadOfNeed(
         Compiler(gpu),
-        workers=max(1, min(gpus * COMPILERS, cpu_count() - 1)),
+        workers=compiling_processes(gpus),
         limit_s=COMPILE_S,
         memo=settings().cache_dir / MEMO,
         key=f"{gpu.capability} {revisions()}",
@@ -218,7 +224,7 @@ class Laboratory:
             measure=measure,
             compile=compiled,
             prefetch=prefetch,
-            lookahead=COMPILERS,
+            lookahead=compiling_processes(),
             predictions=seeds,
             effort=self.effort,
             storage=self.storage,

@@ -11,6 +11,7 @@ from autoswizzle.hardware import Gpu, detect
 from autoswizzle.laboratory import compile_ahead
 from autoswizzle.problem import GemmProblem
 from autoswizzle.simulator.ranking import Prediction, predict
+from autoswizzle.space import why_illegal
 
 if TYPE_CHECKING:
     from autoswizzle.search.measure import Measurement
@@ -81,11 +82,15 @@ def predict_orders(
     group_sizes: Sequence[int] = GROUP_SIZES,
     swizzles: Sequence[str] = SWIZZLES,
 ) -> list[Prediction]:
-    """The prediction of base under every order and group size, residency from the compiler."""
+    """The prediction of base under every order and group size that its kernel takes (gemv: row
+    alone), residency from the compiler. Raises ConfigError when it takes none.
+    """
     resources = kernels.compile_for(base, problem, gpu)
     default = (GemmConfig().group_size,)
-    return [
-        predict(problem, replace(base, swizzle=swizzle, group_size=size), gpu, resources)
+    configs = [
+        replace(base, swizzle=swizzle, group_size=size)
         for swizzle in swizzles
         for size in (group_sizes if swizzle in GROUPED_SWIZZLES else default)
     ]
+    legal = [config for config in configs if why_illegal(config, problem, gpu) is None]
+    return [predict(problem, config, gpu, resources) for config in legal or configs]

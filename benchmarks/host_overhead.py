@@ -10,6 +10,7 @@ chunks of one round. Writes results/<gpu>/host-overhead.json and prints a table 
 
 import argparse
 import gc
+import itertools
 import os
 import statistics
 import tempfile
@@ -32,7 +33,7 @@ from autoswizzle.hardware import detect
 from autoswizzle.plans import plan_of
 from autoswizzle.problem import GemmProblem
 from autoswizzle.simulator.ranking import shortlist
-from autoswizzle.space import FAMILIES, candidates
+from autoswizzle.space import FAMILIES, branches, candidates
 from autoswizzle.toolchain import triton_version
 
 SIDE = 512
@@ -157,10 +158,9 @@ def graph_of(call: Call) -> Call:
 def config_of(family: str, problem: GemmProblem) -> GemmConfig | None:
     """The best configuration of a family by the model, or its first legal one."""
     gpu = detect(0)
-    ranked = (item.config for item in shortlist(problem, gpu))
-    legal = candidates(problem, gpu)
-    found = next((config for config in ranked if config.kernel == family), None)
-    return found or next((config for config in legal if config.kernel == family), None)
+    branch = {name: values for name, values in branches(problem, gpu).items() if name == family}
+    ranked = (item.config for item in shortlist(problem, gpu) if item.config.kernel == family)
+    return next(itertools.chain(ranked, candidates(problem, gpu, branch)), None)
 
 
 def put(problem: GemmProblem, config: GemmConfig) -> None:

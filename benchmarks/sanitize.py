@@ -1,6 +1,6 @@
 """Every kernel family under compute-sanitizer: memcheck for all, racecheck for the pointer kernels.
 
-    python benchmarks/sanitize.py [--families pointer,tma,wgmma,mma_sync] [--out DIR]
+    python benchmarks/sanitize.py [--families pointer,tma,wgmma,gemv] [--out DIR]
 
 Each family runs a ragged problem in every dtype and layout it takes, one that TMA can't address,
 and a spread of its tunables on one, each product checked exactly. Writes
@@ -36,21 +36,22 @@ DRAWS = 20_000  # tries; some families take some problems in no way
 FAILED = 9  # exit status the tool gives for any error it finds
 
 
-def problems() -> Iterator[GemmProblem]:
-    """Ragged in m and k; n a whole number of 16 bytes, as copies by the copy engine need. Then odd
-    extents.
+def problems(family: str) -> Iterator[GemmProblem]:
+    """Ragged in m, if the family takes so many rows, and k; n a whole number of 16 bytes, as copies
+    by the copy engine need. Then odd extents.
     """
+    rows = int(min(200, FAMILIES[family].max_m))
     for dtype, precision in DTYPES:
         for layout in LAYOUTS:
-            yield GemmProblem(200, 152, 136, dtype, layout, precision=precision)
-    yield GemmProblem(199, 151, 137)
+            yield GemmProblem(rows, 152, 136, dtype, layout, precision=precision)
+    yield GemmProblem(rows - 1, 151, 137)
 
 
 def launches(gpu: Gpu, family: str) -> Iterator[tuple[GemmConfig, GemmProblem]]:
-    for problem in problems():
+    for problem in problems(family):
         for config in of_family(problem, gpu, family, 1):
             yield config, problem
-    problem = next(problems())
+    problem = next(problems(family))
     for config in of_family(problem, gpu, family, SPREAD):
         yield config, problem
 

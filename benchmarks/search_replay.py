@@ -68,9 +68,9 @@ class Table(SearchSpace):
         times = (item.time_us for config, item in self.measurements.items() if config != TORCH)
         self.close_us = CLOSE * min(times)
 
-    def configs(self) -> Iterator[GemmConfig]:
-        """Those of the table."""
-        yield from self.ours
+    def configs(self, kernel: str | None = None) -> Iterator[GemmConfig]:
+        """Those of the table, or of one family of it."""
+        yield from (config for config in self.ours if kernel in (None, config.kernel))
 
     def why_outside(self, config: GemmConfig) -> str | None:
         """Why config can't be replayed."""

@@ -1,6 +1,6 @@
 """How fast the clock follows a change of kernel: the time of a call, by the age of its turn.
 
-    python benchmarks/settling.py [--turn-ms 240] [--turns 8] [--problems ...] [--out FILE]
+    python benchmarks/settling.py [--turn-ms 240] [--turns 9] [--problems ...] [--out FILE]
 
 A kernel of ours and torch.matmul take turns, sustained timing. Of every turn the mean time of a
 call in each window of 20 ms is written; printed are the medians over the turns, relative to those

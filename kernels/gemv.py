@@ -42,6 +42,9 @@ def gemv(
     b_stride_n = multiple_of(b_stride_n, UNITS[6])
     out_stride_m = multiple_of(out_stride_m, UNITS[7])
     out_stride_n = multiple_of(out_stride_n, UNITS[8])
+    if WIDE:
+        a_stride_m = tl.cast(a_stride_m, tl.int64)
+        out_stride_m = tl.cast(out_stride_m, tl.int64)
     cols = offsets(tl.program_id(0), BLOCK_N, WIDE)
     ks = offsets(0, BLOCK_K, WIDE)
     a_block = a + ks * a_stride_k

@@ -88,7 +88,9 @@ def _verify(entry: CacheEntry, gpu: Gpu, device: int, tolerance: float) -> Verdi
 
 
 def _ratio(entry: CacheEntry, gpu: Gpu, device: int) -> float:
-    """Torch's time over that of the entry's configuration, after a check of its product."""
+    """Torch's time over that of the entry's configuration, as a final judges it, after a check of
+    its product.
+    """
     import torch
 
     from autoswizzle import kernels
@@ -96,8 +98,8 @@ def _ratio(entry: CacheEntry, gpu: Gpu, device: int) -> float:
 
     with torch.cuda.device(device):
         measurer = Measurer(entry.key.problem, gpu, kernels.run, device=f"cuda:{device}")
-        own, theirs = measurer.race([entry.config, TORCH], RACE_MS).measurements
-    return theirs.time_us / own.time_us
+        ratio, _, _ = measurer.race([entry.config, TORCH], RACE_MS).ratio()
+    return ratio
 
 
 def _row(verdict: Verdict) -> tuple[object, ...]:

@@ -56,9 +56,10 @@ class SearchSpace:
             return False
         return why_infeasible(estimate(config, self.problem, self.gpu), self.gpu) is None
 
-    def configs(self) -> Iterator[GemmConfig]:
-        """Every configuration of the branches that is worth trying."""
-        candidates = space.candidates(self.problem, self.gpu, self.branches)
+    def configs(self, kernel: str | None = None) -> Iterator[GemmConfig]:
+        """Every configuration of the branches, or of one, that is worth trying."""
+        branches = self.branches if kernel is None else {kernel: self.branches[kernel]}
+        candidates = space.candidates(self.problem, self.gpu, branches)
         yield from filter(self.is_worth_trying, candidates)
 
     def suggest(self, trial: optuna.Trial) -> GemmConfig:
@@ -233,7 +234,7 @@ class Proposer:
             self._study = optuna.create_study(sampler=SAMPLERS[sampler](seed))
         self._open: dict[GemmConfig, optuna.Trial] = {}
         self._random = random.Random(seed)
-        self._rest: list[GemmConfig] | None = None
+        self._rest: dict[str, list[GemmConfig]] = {}
 
     def learn(self, config: GemmConfig, time_us: float | None) -> None:
         """Take note of a measured time, or that config could not be used (None)."""
@@ -250,7 +251,8 @@ class Proposer:
     def propose(self, taken: Collection[GemmConfig]) -> GemmConfig | None:
         """A configuration that is not taken, None once the space is exhausted.
 
-        The sampler's own, or what a random walk from there meets first, or any that is left.
+        The sampler's own, or what a random walk from there meets first, or any that is left: of its
+        family, then of the others.
         """
         if not self._space.branches:
             return None
@@ -260,14 +262,19 @@ class Proposer:
             self._open[config] = trial
             return config
         self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
-        return self._space.near(config, taken, self._random) or self._any_other(taken)
+        found = self._space.near(config, taken, self._random)
+        others = [kernel for kernel in self._space.branches if kernel != config.kernel]
+        self._random.shuffle(others)
+        for kernel in (config.kernel, *others):
+            found = found or self._any_other(kernel, taken)
+        return found
 
-    def _any_other(self, taken: Collection[GemmConfig]) -> GemmConfig | None:
-        if self._rest is None:
-            self._rest = list(self._space.configs())
-            self._random.shuffle(self._rest)
-        while self._rest:
-            config = self._rest.pop()
+    def _any_other(self, kernel: str, taken: Collection[GemmConfig]) -> GemmConfig | None:
+        if kernel not in self._rest:
+            self._rest[kernel] = list(self._space.configs(kernel))
+            self._random.shuffle(self._rest[kernel])
+        while self._rest[kernel]:
+            config = self._rest[kernel].pop()
             if config not in taken:
                 return config
         return None

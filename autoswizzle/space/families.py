@@ -19,8 +19,9 @@ GROUP_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 class Family:
     """One kernel family: where it runs and which fields of GemmConfig it uses.
 
-    triton: the oldest version that has what it needs. max_m: rows it can multiply. tunables: the
-    values a search tries, by field; legal values may be wider (rules). rules: each returns why a
+    triton: the oldest version that has what it needs. max_m: rows it can multiply. operands: each
+    returns why none of its configurations takes a problem's operands, or None. tunables: the values
+    a search tries, by field; legal values may be wider (rules). rules: each returns why a
     configuration is illegal, or None.
     """
 
@@ -28,6 +29,7 @@ class Family:
     dtypes: tuple[str, ...]
     triton: tuple[int, int] = (3, 6)
     max_m: float = math.inf
+    operands: tuple[Callable[[GemmProblem], str | None], ...] = ()
     tunables: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     rules: tuple[Callable[[GemmConfig, GemmProblem, Gpu], str | None], ...] = ()
 
@@ -45,7 +47,7 @@ class Family:
             return (
                 f"needs triton >= {self.triton[0]}.{self.triton[1]}, got {version[0]}.{version[1]}"
             )
-        return None
+        return next(filter(None, (why_not(problem) for why_not in self.operands)), None)
 
 
 FAMILIES: Mapping[str, Family] = {
@@ -88,6 +90,7 @@ FAMILIES: Mapping[str, Family] = {
     "wgmma": Family(
         capabilities=(90,),
         dtypes=("fp16", "bf16", "fp32"),
+        operands=(rules.wgmma_operands,),
         tunables={
             "block_m": (64, 128, 192, 256),
             "block_n": (64, 96, 128, 160, 192, 256),
@@ -131,6 +134,7 @@ FAMILIES: Mapping[str, Family] = {
     "mma_sync": Family(  # few values: it shows layouts, and wgmma or pointer is faster
         capabilities=(80, 86, 89, 90, 100, 120),
         dtypes=("fp16", "bf16"),
+        operands=(rules.aligned, rules.mma_sync_operands),
         tunables={
             "block_m": (128,),
             "block_n": (128,),
@@ -144,12 +148,7 @@ FAMILIES: Mapping[str, Family] = {
             "smem_c": ("none", "128"),
             "max_registers": (0,),
         },
-        rules=(
-            rules.aligned,
-            *TILE_RULES,
-            rules.mma_sync_operands,
-            rules.mma_sync_tile,
-        ),
+        rules=(*TILE_RULES, rules.mma_sync_tile),
     ),
     "gemv": Family(
         capabilities=(80, 86, 89, 90, 100, 120),

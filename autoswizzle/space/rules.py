@@ -25,7 +25,7 @@ TAIL_SHARES = tuple(
     if math.gcd(tiles, parts) == 1
 )
 ADDED_STEPS = 4  # k steps as long as writing or adding a tile's partial sums takes (about 4 us)
-MIN_GEMV_SUMS, MAX_GEMV_SUMS = 8, 64  # fp32 sums of a thread: a load of 16 bytes; no spills
+MIN_GEMV_SUMS, MAX_GEMV_SUMS = 8, 64  # fp32 sums of a thread: one row's of 16 bytes; no spills
 SECTOR_BYTES = 32  # that memory delivers at once, of which fewer would be wasted
 MAX_SPLIT_WAVES = 8  # work items an SM, when k is split: a larger grid needs no split
 
@@ -124,10 +124,10 @@ def scheduling(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None
     return None
 
 
-def aligned(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+def aligned(problem: GemmProblem) -> str | None:
     """Copies of 16 bytes need addresses that are multiples of 16."""
     if not problem.aligned:
-        return f"{config.kernel} needs operands aligned to {ALIGNMENT} bytes, got {problem}"
+        return f"needs operands aligned to {ALIGNMENT} bytes, got {problem}"
     return None
 
 
@@ -176,12 +176,17 @@ def multicast(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
     return None
 
 
-def wgmma_operands(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+def wgmma_operands(problem: GemmProblem) -> str | None:
     """The hardware reads a 16-bit operand from shared memory either way, a 32-bit one along k."""
     if problem.dtype == "fp32" and problem.precision != "tf32":
-        return f"{config.kernel} needs precision tf32 for fp32, got {problem.precision}"
+        return f"needs precision tf32 for fp32, got {problem.precision}"
     if problem.dtype == "fp32" and problem.layout != "nt":
-        return f"{config.kernel} needs layout nt for tf32, got {problem.layout}"
+        return f"needs layout nt for tf32, got {problem.layout}"
+    return None
+
+
+def wgmma_step(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    """A k step is one or two rows of the widest shared-memory swizzle."""
     if config.block_k * problem.itemsize not in (128, 256):
         wanted = f"{128 // problem.itemsize} or {256 // problem.itemsize}"
         return f"{config.kernel} needs block_k {wanted} for {problem.dtype}, got {config.block_k}"
@@ -280,14 +285,14 @@ def wgmma_warps(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | Non
     return None
 
 
-def mma_sync_operands(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+def mma_sync_operands(problem: GemmProblem) -> str | None:
     """Copies are of 16 bytes along contiguous dimensions, without a remainder."""
     names = {"n"} | ({"k"} if problem.layout != "tn" else set())
     names |= {"m"} if problem.layout[0] == "t" else set()
     unit = ALIGNMENT // problem.itemsize
     for name in sorted(names):
         if getattr(problem, name) % unit:
-            return f"mma_sync needs {name} to be a multiple of {unit}, got {getattr(problem, name)}"
+            return f"needs {name} to be a multiple of {unit}, got {getattr(problem, name)}"
     return None
 
 
@@ -326,4 +331,4 @@ def gemv(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
 
 
 TILE_RULES = (power_of_two_blocks, stages, accumulators, not_batched, scheduling)
-WGMMA_RULES = (addressable, persistent, not_batched, wgmma_operands, wgmma_tile, wgmma_warps)
+WGMMA_RULES = (addressable, persistent, not_batched, wgmma_step, wgmma_tile, wgmma_warps)

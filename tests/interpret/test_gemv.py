@@ -71,6 +71,21 @@ def test_offsets_of_64_bits(monkeypatch):
     check(config(2), 2, 37, 61)
 
 
+def test_rows_that_lie_past_32_bits():
+    """Rows 2**30 elements apart: the third begins past 2**31. Untouched pages take no memory."""
+    base = torch.empty(3 * 2**30 + 64, dtype=torch.float16)
+    a, b = ints(4, 16), ints(16, 8)
+    expected = a @ b
+    problem = GemmProblem(4, 8, 16, "fp16")
+    far = base.as_strided((4, 16), (2**30, 1)).copy_(a)
+    out = torch.full((4, 8), NAN, dtype=torch.float16)
+    run(config(4), problem, far, b, out)
+    assert torch.equal(out, expected)
+    far = base.as_strided((4, 8), (2**30, 1)).fill_(NAN)
+    run(config(4), problem, a, b, far)
+    assert torch.equal(far, expected)
+
+
 def test_a_real_nan_stays_in_its_row():
     a, b = ints(3, 33, "fp32"), ints(33, 19, "fp32")
     expected = a @ b

@@ -23,6 +23,7 @@ SPLIT = GemmConfig(
     warp_specialize="cooperative", split_k=8,
 )  # fmt: skip
 MULTICAST = replace(SPLIT, kernel="multicast", split_k=1, cluster_m=2)
+GEMV = GemmConfig("gemv", block_m=1, block_n=32, block_k=64, swizzle="row")
 CASES = [  # (configuration, problem, driver parameters: p = 64-bit, i = 32-bit, m = tensor map)
     (GemmConfig(), "512x512x512:fp16:nn", "pppiiiiii"),
     (GemmConfig(persistent=True), "5120x512x512:bf16:nt", "pppiiiiii"),
@@ -31,6 +32,8 @@ CASES = [  # (configuration, problem, driver parameters: p = 64-bit, i = 32-bit,
     (TMA, "512x1024x512:fp16:nn", "miippmiippmiippiii"),
     (replace(TMA, scheduling="dynamic"), "512x1024x512:fp16:tt", "miippmiippmiipppiii"),
     (SPLIT, "512x512x1024:bf16:nn", 4 * "miipp" + "ppp" + "iiiiiii"),
+    (GEMV, "1x4096x512:bf16:nn", "pppiiiii"),
+    (replace(GEMV, block_m=4), "4x4096x512:fp16:nt", "pppiiiiii"),
 ]
 if triton_version() >= (3, 9):  # few tiles, and more than are resident at once
     CASES += [

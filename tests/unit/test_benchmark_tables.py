@@ -231,3 +231,13 @@ def test_a_stranger_knows_only_what_was_measured_of_it(load, tmp_path):
     assert (gpu.l2_effective_bytes, gpu.l2_bytes) == (29_000_000, H200.l2_bytes)
     assert gpu.sustained.dram_gbs == 4000
     assert load("calibration").deviation([found.to_dict()] * 2, "tflops") == 0
+
+
+def test_the_sanitizer_has_launches_of_every_family(load, monkeypatch):
+    monkeypatch.setattr("autoswizzle.space.families.triton_version", lambda: (3, 9))
+    module = load("sanitize")
+    for family in module.FAMILIES:
+        found = list(module.launches(H200, family))
+        assert len(found) >= 20, family
+        assert {config.kernel for config, _ in found} == {family}
+        assert all(why_illegal(config, problem, H200) is None for config, problem in found)

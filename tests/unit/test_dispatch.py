@@ -178,6 +178,24 @@ def test_nearest_needs_two_close_neighbours_that_beat_torch(
     assert (decision.config, decision.source) == (TORCH, "miss")
 
 
+def test_a_neighbour_that_can_not_run_this_m_is_no_fault_of_its_entry(
+    made, store, entry_for, h200, monkeypatch, caplog
+):
+    """A gemv kernel multiplies as many rows as it was made for, or one fewer of four."""
+    monkeypatch.setattr(kernels, "current_source", {"gemv": "aaaa", "torch": ""}.get)
+    for m in (1, 4):
+        config = GemmConfig("gemv", m, 16, 128, swizzle="row")
+        store.put(entry_for(replace(near(m), layout="nt"), config=config))
+    decision = made().decide(replace(near(2), layout="nt"), h200)
+    assert (decision.config, decision.source) == (TORCH, "miss")
+    assert "gemv needs block_m 2 for m 2, got 4" in decision.reason
+    assert not caplog.records
+    config = GemmConfig("gemv", 2, 16, 128, swizzle="row")
+    store.put(entry_for(replace(near(2), layout="nt"), config=config))
+    decision = made().decide(replace(near(3), layout="nt"), h200)
+    assert (decision.config.block_m, decision.source) == (4, "nearest")
+
+
 @pytest.mark.parametrize("policy", ["torch", "tune", "error"])
 def test_other_policies_ignore_neighbours(made, store, entry_for, h200, policy):
     store.put(entry_for(near(32)))

@@ -92,3 +92,14 @@ def test_every_gpu_has_compilers_of_its_own_while_there_are_cores(
     )
     Compilers(gpus).of(H200)
     assert found["workers"] == processes
+
+
+def test_a_search_proposes_no_more_ahead_than_can_compile(laboratory, monkeypatch):
+    """What is proposed before a time is known learns nothing from it."""
+    found = {}
+    monkeypatch.setattr("joblib.cpu_count", lambda: 4)
+    monkeypatch.setattr(
+        "autoswizzle.search.study.search", lambda *_, **options: found.update(options)
+    )
+    laboratory(100.0).search(PROBLEM)
+    assert found["lookahead"] == 3

@@ -1,5 +1,6 @@
 """Kernels compiled for GPUs that are not here: what must be in the code, and what it takes."""
 
+import gc
 import re
 from concurrent.futures import ThreadPoolExecutor
 
@@ -59,9 +60,16 @@ def candidates():
 
 @pytest.fixture(scope="module", autouse=True)
 def _compile_ahead():
-    """Compile the spread in parallel; the tests then find it in triton's cache."""
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda case: compiled(case[2], case[1], case[0]), candidates()))
+    """Compile the spread in parallel; the tests then find it in triton's cache.
+
+    Without collections, which let a second thread into CPython 3.11's parser (kernels.source).
+    """
+    gc.disable()
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda case: compiled(case[2], case[1], case[0]), candidates()))
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(

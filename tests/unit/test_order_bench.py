@@ -45,6 +45,12 @@ def test_an_illegal_base_is_named(compiled):
         predict_orders(PROBLEM, GemmConfig(block_m=96), H200)
 
 
+def test_a_kernel_of_one_order_is_timed_in_that_one(compiled):
+    base = GemmConfig("gemv", 1, 16, 256, swizzle="row")
+    [found] = predict_orders(GemmProblem(1, 4096, 4096), base, H200)
+    assert found.config == base
+
+
 def test_every_product_is_checked_before_the_first_is_timed(compiled, monkeypatch):
     seen = []
 

@@ -148,7 +148,7 @@ def test_the_best_of_each_family_is_among_the_seeds():
 def test_proposals_of_a_large_space_need_no_list_of_it(monkeypatch):
     searched = SearchSpace(PROBLEM, GPU)
 
-    def listed(self):
+    def listed(self, kernel):
         raise AssertionError("hundreds of thousands were listed")
 
     monkeypatch.setattr(SearchSpace, "configs", listed)
@@ -207,3 +207,36 @@ def test_a_family_that_the_compiler_can_not_make_is_not_in_the_space(monkeypatch
     assert "multicast" in SearchSpace(PROBLEM, GPU).branches
     monkeypatch.setattr(families, "triton_version", lambda: (3, 5))
     assert SearchSpace(PROBLEM, GPU).branches == {}
+
+
+def test_families_that_take_no_such_operands_are_not_in_the_space():
+    """The sampler would learn nothing of them, and so propose them again and again."""
+    spelled = {
+        "2000x2001x2001:bf16:nn": {"pointer", "tma", "wgmma"},
+        "2048x2048x2048:bf16:nn": {"pointer", "tma", "wgmma", "mma_sync"},
+        "2048x2048x2048:fp32:nt": {"pointer", "tma"},
+        "2048x2048x2048:fp32:nn:tf32": {"pointer", "tma"},
+        "2048x2048x2048:fp32:nt:tf32": {"pointer", "tma", "wgmma"},
+    }
+    for text, able in spelled.items():
+        found = set(SearchSpace(GemmProblem.parse(text), GPU).branches)
+        assert found - {"multicast"} == able, text
+
+
+def test_a_small_family_is_used_up_before_others_are_listed(monkeypatch):
+    """A walk finds few of the last ones of gemv; they are listed, and not all the space is."""
+    searched = SearchSpace(GemmProblem(4, 4096, 4096, "fp32", "nn"), GPU)
+    mine = set(searched.configs("gemv"))
+    proposer, listed = Proposer(searched, "random", 4), []
+    monkeypatch.setattr(searched, "near", lambda *_: None)
+    configs = searched.configs
+    monkeypatch.setattr(
+        searched, "configs", lambda kernel: listed.append(kernel) or configs(kernel)
+    )
+    first = next(iter(mine))
+    monkeypatch.setattr(searched, "suggest", lambda _: first)
+    taken = {first}
+    while taken != mine:
+        taken.add(proposer.propose(taken))
+    assert listed == ["gemv"]
+    assert proposer.propose(taken).kernel != "gemv"

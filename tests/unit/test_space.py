@@ -56,6 +56,14 @@ def test_illegal_pointer_configs_are_named(change: dict[str, object], named: str
     assert named in reason
 
 
+@pytest.mark.parametrize("extent", ["m", "n", "k"])
+def test_an_extent_whose_blocks_int32_can_not_count_is_illegal(extent) -> None:
+    problem = replace(GemmProblem(1, 1, 1, "fp16"), **{extent: 2**31 - 100})
+    assert why_illegal(GemmConfig(block_m=64, block_n=64), problem, H200) is None
+    reason = why_illegal(GemmConfig(block_k=128, num_warps=8), problem, H200)
+    assert str(reason).startswith(f"{extent} must be at most {2**31 - 128} ")
+
+
 def test_illegal_problems_are_named() -> None:
     batched = GemmProblem(64, 64, 64, batch=2)
     assert "batch must be 1" in (why_illegal(GemmConfig(), batched, H200) or "")
