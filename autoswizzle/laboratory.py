@@ -1,5 +1,6 @@
 """One GPU and its processes: candidates compile ahead in parallel and run in isolation."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -104,11 +105,11 @@ class Ranker:
 
 class Compilers:
     """The compiling processes of each kind of GPU, and the one that ranks what to try: started at
-    need, shared by the laboratories of so many gpus.
+    need, shared by the laboratories of gpus.
     """
 
-    def __init__(self, gpus: int = 1) -> None:
-        self._gpus = gpus
+    def __init__(self, gpus: Sequence[Gpu] = ()) -> None:
+        self._counts = Counter(gpus)
         self._by_gpu: dict[Gpu, AheadOfNeed[tuple[GemmConfig, GemmProblem], Resources]] = {}
         self._rankers: dict[Gpu, AheadOfNeed[GemmProblem, list[Prediction]]] = {}
         self._lock = Lock()
@@ -117,7 +118,7 @@ class Compilers:
         """The processes that compile for gpu, and what they compiled before."""
         with self._lock:
             if gpu not in self._by_gpu:
-                self._by_gpu[gpu] = compilers_for(gpu, self._gpus)
+                self._by_gpu[gpu] = compilers_for(gpu, max(1, self._counts[gpu]))
             return self._by_gpu[gpu]
 
     def ranked(self, problem: GemmProblem, gpu: Gpu) -> list[Prediction]:

@@ -101,7 +101,7 @@ def tune(
         storage = file_url(settings().cache_dir / STUDIES)
     with quiet_optuna(), ExitStack() as opened:
         claims = opened.enter_context(closing(Claims(storage)))
-        compilers = opened.enter_context(closing(Compilers(len(numbers))))
+        compilers = opened.enter_context(closing(Compilers(gpus)))
         laboratories = [
             opened.enter_context(Laboratory(gpu, number, budget, storage, compilers))
             for gpu, number in zip(gpus, numbers, strict=True)

@@ -12,7 +12,7 @@ limited() { # limited SECONDS COMMAND...: goes on after a failure, says how each
     timeout "$seconds" "$@"
     printf '== %s: exit %s\n' "$*" "$?"
 }
-suite() { limited 200 "$python" benchmarks/gemm_suite.py --large --dtype "$1" --layout "$2" --out "$out"; }
+suite() { limited 400 "$python" benchmarks/gemm_suite.py --large --dtype "$1" --layout "$2" --out "$out"; }
 
 tests() {
     limited 120 "$python" -m pytest -x -v tests/gpu/test_ops.py
@@ -34,6 +34,7 @@ tables() {
     limited 580 "$python" benchmarks/time_tables.py --seconds 540
     limited 300 "$python" benchmarks/time_tables.py --fitting
 }
+settling() { limited 60 "$python" benchmarks/settling.py; }
 calibration() { limited 120 "$python" benchmarks/calibration.py; }
 overhead() { limited 120 "$python" benchmarks/host_overhead.py; }
 model() { limited 580 "$python" benchmarks/model.py --layers 8 --tune-seconds 15; }
@@ -45,11 +46,11 @@ tuning() {
 }
 
 steps=("$@")
-[ ${#steps[@]} -gt 0 ] || steps=(tests pipeline orders suites counters tables calibration overhead model layouts sanitizer tuning)
+[ ${#steps[@]} -gt 0 ] || steps=(tests pipeline orders suites counters tables settling calibration overhead model layouts sanitizer tuning)
 for step in "${steps[@]}"; do
     case $step in
-        tests | pipeline | orders | suites | counters | tables | calibration | overhead | model | layouts | \
+        tests | pipeline | orders | suites | counters | tables | settling | calibration | overhead | model | layouts | \
             sanitizer | tuning) "$step" ;;
-        *) printf 'step must be tests, pipeline, orders, suites, counters, tables, calibration, overhead, model, layouts, sanitizer or tuning, got %s\n' "$step" >&2; exit 2 ;;
+        *) printf 'step must be tests, pipeline, orders, suites, counters, tables, settling, calibration, overhead, model, layouts, sanitizer or tuning, got %s\n' "$step" >&2; exit 2 ;;
     esac
 done

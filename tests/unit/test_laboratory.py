@@ -90,7 +90,7 @@ def test_every_gpu_has_compilers_of_its_own_while_there_are_cores(
     monkeypatch.setattr(
         "autoswizzle.search.workers.AheadOfNeed", lambda factory, **options: found.update(options)
     )
-    Compilers(gpus).of(H200)
+    Compilers(gpus * [H200] + 3 * [find_gpu("L4")]).of(H200)
     assert found["workers"] == processes
 
 
