@@ -520,6 +520,7 @@ def multiply(
     plan = replace(
         plan, block_m=block_m * height, rows=plan.rows * height, block_n=block_n * width,
         pieces=tuple(piece * width for piece in pieces), store_n=plan.store_n * width,
+        along=-1 if along is None else along,
     )  # fmt: skip
     numbers = np.random.default_rng(seed)
     a, b = numbers.integers(-2, 3, (m, k)) * 1.0, numbers.integers(-2, 3, (k, n)) * 1.0
@@ -542,7 +543,7 @@ def multiply(
     flags = numbers.integers(-9, 9, units * shares)  # as they come
     left = Pointer(np.full(units * block_m * block_n, np.nan)), Pointer(flags), ticket
     if along is not None:
-        kernel, scratch, rest = kernels["multicast_specialized"].multicast, (), (plan, along)
+        kernel, scratch, rest = kernels["multicast_specialized"].multicast, (), (plan,)
     elif kind == "none":
         kernel, scratch, rest = kernels["wgmma_pipelined"].pipelined, (counter,), (plan,)
     else:
