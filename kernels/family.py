@@ -13,7 +13,7 @@ the offline compiler know nothing else of a family.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from random import getrandbits
+from random import Random
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from autoswizzle.config import GemmConfig
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 SCRATCH = ("counter", "partials", "flags", "ticket")  # parameters that Scratch.allocate fills
 _LEAST_TICKET = 2**62  # always 64 bits wide, as the kernel is compiled for
+_TICKETS = Random()  # not the program's, which would go on elsewhere, or be seeded anew
 OVERLAP_CAPABILITY = 90  # from which launches can overlap (CUDA guide, programmatic launch)
 
 MODULES: Mapping[str, str] = {
@@ -65,7 +66,7 @@ class Scratch:
             values["partials"] = torch.empty(self.partials, dtype=torch.float32, device=device)
         if self.flags:
             values["flags"] = torch.empty(self.flags, dtype=torch.int64, device=device)
-            values["ticket"] = _LEAST_TICKET + getrandbits(62)
+            values["ticket"] = _LEAST_TICKET + _TICKETS.getrandbits(62)
         return values
 
 

@@ -1,5 +1,6 @@
 """Partial sums handed over in memory that nobody zeroed: tickets, legality, code."""
 
+import random
 import re
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from autoswizzle.kernels import compile_for
 from autoswizzle.kernels.family import SCRATCH, Scratch
 from autoswizzle.kernels.offline import compiled
 from autoswizzle.problem import GemmProblem
+from autoswizzle.simulator.resources import estimate
 from autoswizzle.space import candidates, why_illegal
 
 GPUS = {80: "A100-80GB", 86: "A10", 89: "L4", 90: "H200", 100: "B200", 120: "RTX 5080"}
@@ -32,6 +34,17 @@ def test_every_launch_has_a_ticket_of_its_own():
     assert set(Scratch().allocate(torch.device("cpu")).values()) == {None}
 
 
+def test_tickets_leave_the_random_numbers_of_a_program_alone():
+    tickets = set()
+    for _ in range(2):
+        random.seed(0)
+        tickets.add(Scratch(flags=1).allocate(torch.device("cpu"))["ticket"])
+        after = random.getrandbits(62)
+        random.seed(0)
+        assert after == random.getrandbits(62)
+    assert len(tickets) == 2
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -40,6 +53,7 @@ def test_every_launch_has_a_ticket_of_its_own():
         ({"split_k": 33, "block_k": 128}, "split_k must be in 1..32, got 33"),
         ({"split_k": 17, "block_k": 256}, "split_k must be in 1..16, got 17"),
         ({"block_n": 16, "split_k": 8}, "tiles x split_k must be <= 1056"),
+        ({"block_m": 128, "block_n": 128, "num_warps": 4}, "a thread must add <= 64 partial sums"),
     ],
 )
 def test_what_can_not_be_split_has_a_reason(changes, reason):
@@ -70,3 +84,17 @@ def test_sums_are_released_and_acquired(capability):
         assert "release" in ptx
         assert "acquire" in ptx
     assert "exch" not in compiled(replace(SPLIT, split_k=1), DECODE, gpu).asm["ptx"]
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("capability", [80, 90, 100])
+def test_the_widest_sums_fit_and_are_foreseen(capability):
+    """64 of a thread, beside those it adds: no spills, about the registers of the estimate."""
+    gpu = find_gpu(GPUS[capability])
+    problem = GemmProblem(256, 1024, 8192, "bf16", "nt")
+    for changes in ({"block_m": 64, "block_n": 128}, {"block_m": 128, "num_warps": 8}):
+        config = replace(SPLIT, **{"block_n": 128, "block_k": 32, "num_stages": 3} | changes)
+        assert why_illegal(config, problem, gpu) is None
+        found = compile_for(config, problem, gpu)
+        assert found.spill_bytes == 0
+        assert abs(estimate(config, problem, gpu).registers - found.registers) <= 32
