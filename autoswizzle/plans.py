@@ -222,7 +222,10 @@ def started(plan: Plan, output: Output, at_a: int, at_b: int) -> torch.Tensor | 
     if launcher is None or not launcher.direct or plan.device != _current_device():
         return None
     out: torch.Tensor = _empty_strided_cuda(*output)
-    launcher.start(at_a, at_b, out.data_ptr())
+    try:
+        launcher.start(at_a, at_b, out.data_ptr())
+    except torch.OutOfMemoryError:  # the long way says what to do without partial sums
+        return None
     return out
 
 
@@ -232,7 +235,7 @@ def launch(plan: Plan, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> b
         if plan.launcher is None:
             return _first_launch(plan, a, b, out)
         plan.launcher(a, b, out)
-    except torch.OutOfMemoryError as error:  # for padded copies, of which torch needs none
+    except torch.OutOfMemoryError as error:  # for copies or partial sums: torch needs none
         if plan.forced:
             raise
         _log.info("torch runs %s this time: %s", plan.problem, error)

@@ -564,13 +564,14 @@ def test_a_kernel_that_fails_is_torch_from_then_on(tuned, caplog):
     assert "out of shared memory" in caplog.text
 
 
-def test_a_kernel_without_memory_for_its_copies_is_torch_this_time(tuned, monkeypatch):
-    def padded(*operands):
+@pytest.mark.parametrize("direct", [False, True], ids=["copies", "partial sums"])
+def test_a_kernel_without_memory_of_its_own_is_torch_this_time(tuned, monkeypatch, direct):
+    def bound(*operands):
         launcher = tuned(*operands)
-        launcher.direct = False
+        launcher.direct = direct
         return launcher
 
-    monkeypatch.setattr(dispatch, "bind_kernel", padded)
+    monkeypatch.setattr(dispatch, "bind_kernel", bound)
     a, b = ints(4, 16), ints(16, 8)
     out = torch.full((4, 8), float("nan"))
     for calls in (1, 2):  # at its first launch and at a later one
