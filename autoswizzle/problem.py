@@ -18,6 +18,7 @@ TORCH_NAMES = {
 LAYOUTS = ("nn", "nt", "tn", "tt")
 PRECISIONS = ("ieee", "tf32")
 EPILOGUES = ("none",)
+INT32_MAX = 2**31 - 1  # what a kernel counts and, unless it is told otherwise, addresses with
 ALIGNMENT = 16  # bytes a base and a stride must be multiples of for TMA (CUDA guide, tensor maps)
 TEXT_FORM = "[BATCHx]MxNxK[:DTYPE[:LAYOUT[:OPTION...]]], like 4096x14336x4096:bf16:nt"
 

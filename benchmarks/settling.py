@@ -78,6 +78,11 @@ def main() -> None:
     parser.add_argument("--problems", nargs="*", default=PROBLEMS)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    if options.turns < 3 or options.turn_ms < 3 * WINDOW_MS:
+        parser.error(
+            f"--turns must be at least 3 and --turn-ms {3 * WINDOW_MS:.0f}, "
+            f"got {options.turns} and {options.turn_ms:g}"
+        )
     gpu = detect(0)
     rows = []
     for problem in map(GemmProblem.parse, options.problems):

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from autoswizzle.config import GemmConfig
-from autoswizzle.kernels.addressing import INT32_MAX, last_offset, multiple_of, offsets, unit
+from autoswizzle.kernels.addressing import addressed, multiple_of, offsets
 from autoswizzle.kernels.family import Call, compile_options
 from autoswizzle.kernels.overlap import let_the_next_launch_begin, wait_for_the_launch_before
 from autoswizzle.problem import GemmProblem
@@ -80,35 +80,18 @@ def gemv(
 def call(config: GemmConfig, problem: GemmProblem, a: "Tensor", b: "Tensor", out: "Tensor") -> Call:
     """The launch of config on these operands, which may have any strides."""
     _, programs = grid(config, problem)
-    padded_n = programs * config.block_n
-    padded_k = -(-problem.k // config.block_k) * config.block_k
-    reach = max(
-        padded_n + padded_k,
-        last_offset(a, problem.m, padded_k),
-        last_offset(b, padded_k, padded_n),
-        last_offset(out, problem.m, padded_n),
-    )
-    sizes = {
-        "m": problem.m,
-        "n": problem.n,
-        "k": problem.k,
-        "a_stride_m": a.stride(0),
-        "a_stride_k": a.stride(1),
-        "b_stride_k": b.stride(0),
-        "b_stride_n": b.stride(1),
-        "out_stride_m": out.stride(0),
-        "out_stride_n": out.stride(1),
-    }
+    steps = -(-problem.k // config.block_k)
+    reached = problem.m, programs * config.block_n, steps * config.block_k
+    args, constants = addressed(problem, (a, b, out), reached)
     return Call(
         kernel=gemv,
-        args={"a": a, "b": b, "out": out, **sizes},
+        args=args,
         constants={
+            **constants,
             "BLOCK_M": config.block_m,
             "BLOCK_N": config.block_n,
             "BLOCK_K": config.block_k,
             "EVEN_K": problem.k % config.block_k == 0,
-            "WIDE": reach > INT32_MAX,
-            "UNITS": tuple(unit(size, problem.itemsize) for size in sizes.values()),
             "OVERLAPS": False,
         },
         options=compile_options(config),

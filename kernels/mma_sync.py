@@ -23,14 +23,13 @@ from autoswizzle.hardware import WARP_SIZE
 from autoswizzle.kernels.family import Call, compile_options
 from autoswizzle.kernels.gluon import barrier, cp_async
 from autoswizzle.kernels.order import log_side, tile_at
-from autoswizzle.problem import ALIGNMENT, GemmProblem
+from autoswizzle.problem import ALIGNMENT, INT32_MAX, GemmProblem
 from autoswizzle.smem import tile_layout, warp_grid
 from autoswizzle.space import grid
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_INT32_MAX = 2**31 - 1
 _UNIT = 8  # 16-bit elements of a 16-byte copy
 _C_ITEMSIZE = 4  # bytes; C is staged as float32
 _EXTENTS = ("m", "n", "k", "a_stride", "b_stride", "out_stride")
@@ -244,7 +243,7 @@ def call(config: GemmConfig, problem: GemmProblem, a: "Tensor", b: "Tensor", out
             "SWIZZLE": config.swizzle,
             "GROUP_SIZE": config.group_size,
             "LOG_SIDE": log_side(config.swizzle, grid_m, grid_n),
-            "WIDE": _reach(config, problem, a_stride, b_stride, out_stride) > _INT32_MAX,
+            "WIDE": _reach(config, problem, a_stride, b_stride, out_stride) > INT32_MAX,
         },
         options=compile_options(config),
         tiles=grid_m * grid_n,

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from autoswizzle.config import GemmConfig
-from autoswizzle.kernels.addressing import INT32_MAX, last_offset, multiple_of, offsets, unit
+from autoswizzle.kernels.addressing import addressed, multiple_of, offsets
 from autoswizzle.kernels.family import Call, Scratch, compile_options
 from autoswizzle.kernels.handover import hand_over, take_over
 from autoswizzle.kernels.order import log_side, tile_at
@@ -189,30 +189,14 @@ def call(config: GemmConfig, problem: GemmProblem, a: "Tensor", b: "Tensor", out
     """The launch of config on these operands, which may have any strides."""
     grid_m, grid_n = grid(config, problem)
     grid_k = -(-problem.k // config.block_k)
-    padded_m, padded_n = grid_m * config.block_m, grid_n * config.block_n
-    padded_k = grid_k * config.block_k
     parts = grid_m * grid_n * config.split_k if config.split_k > 1 else 0
-    reach = max(
-        padded_m + padded_n + padded_k,
-        last_offset(a, padded_m, padded_k),
-        last_offset(b, padded_k, padded_n),
-        last_offset(out, padded_m, padded_n),
-    )
-    sizes = {
-        "m": problem.m,
-        "n": problem.n,
-        "k": problem.k,
-        "a_stride_m": a.stride(0),
-        "a_stride_k": a.stride(1),
-        "b_stride_k": b.stride(0),
-        "b_stride_n": b.stride(1),
-        "out_stride_m": out.stride(0),
-        "out_stride_n": out.stride(1),
-    }
+    reached = grid_m * config.block_m, grid_n * config.block_n, grid_k * config.block_k
+    args, constants = addressed(problem, (a, b, out), reached)
     return Call(
         kernel=pointer_gemm,
-        args={"a": a, "b": b, "out": out, **sizes},
+        args=args,
         constants={
+            **constants,
             "BLOCK_M": config.block_m,
             "BLOCK_N": config.block_n,
             "BLOCK_K": config.block_k,
@@ -223,8 +207,6 @@ def call(config: GemmConfig, problem: GemmProblem, a: "Tensor", b: "Tensor", out
             "DYNAMIC": config.scheduling == "dynamic",
             "SPLIT_K": config.split_k,
             "EVEN_K": problem.k % config.block_k == 0,
-            "WIDE": reach > INT32_MAX,
-            "UNITS": tuple(unit(size, problem.itemsize) for size in sizes.values()),
             "PRECISION": problem.precision,
             "OVERLAPS": False,
         },

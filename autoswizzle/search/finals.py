@@ -1,13 +1,13 @@
 """The final of a search: does anything beat torch by the margin, beyond noise, on fresh data?"""
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from autoswizzle.config import TORCH, GemmConfig
 from autoswizzle.errors import ArgumentError
 from autoswizzle.search.measure import Measurement, Race
+from autoswizzle.variety import varied
 
 # Of 79 finals (benchmarks/results/h200/suite-*, 2026-11-30) 76 were won by a configuration within
 # this of the fastest in the screening; the median is 1 % behind it.
@@ -89,16 +89,19 @@ def finalists(measured: Sequence[Measurement], count: int, default: GemmConfig) 
     ours = sorted(
         (item for item in measured if item.config != TORCH), key=lambda item: item.time_us
     )
-    first: list[GemmConfig] = []
-    later: list[GemmConfig] = []
-    taken: Counter[tuple[object, ...]] = Counter()
-    for item in ours:
-        config = item.config
-        tile = config.kernel, config.tile, config.warp_specialize, config.stream_k
-        near = item.time_us <= NEAR * ours[0].time_us
-        (first if near and taken[tile] < OF_A_TILE else later).append(config)
-        taken[tile] += 1
-    chosen = [*first, *later][:count]
+    chosen = [
+        item.config
+        for item in varied(
+            ours,
+            kind=lambda item: _tile(item.config),
+            most=OF_A_TILE,
+            near=lambda item: item.time_us <= NEAR * ours[0].time_us,
+        )
+    ][:count]
     if default not in chosen and any(item.config == default for item in ours):
         chosen.append(default)
     return chosen
+
+
+def _tile(config: GemmConfig) -> Hashable:
+    return config.kernel, config.tile, config.warp_specialize, config.stream_k

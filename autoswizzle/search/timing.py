@@ -232,7 +232,7 @@ def interleaved(
     ]
 
 
-def counted_replays(item: Loop, turn: Turn = SHORT) -> int:
+def counted_replays(item: Loop, turn: Turn) -> int:
     """How many replays of a turn count, at least one."""
     return max(1, round(_replays(item, turn.counted_ms)))
 

@@ -1,7 +1,6 @@
 """What a configuration will do to a problem, and which configurations to try first."""
 
 from bisect import insort
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -18,6 +17,7 @@ from autoswizzle.simulator.lru import Traffic, traffic
 from autoswizzle.simulator.resources import Resources, estimate, resident_blocks, why_infeasible
 from autoswizzle.simulator.work import Launch
 from autoswizzle.space import candidates, cluster_size, grid, orders, tiles, why_illegal
+from autoswizzle.variety import varied
 
 # What a model of the L2 makes of a launch on a GPU; the last argument: bytes of an output element.
 _MODELS: Mapping[str, Callable[[Launch, Gpu, int], Traffic]] = {
@@ -27,7 +27,7 @@ _MODELS: Mapping[str, Callable[[Launch, Gpu, int], Traffic]] = {
 
 
 _TILES = 16  # whose orders shortlist ranks
-_OF_A_FAMILY = 2  # of these, if its best is within _NEAR of the best
+_OF_A_FAMILY = 2  # of these are of each family that comes within _NEAR of the best
 _NEAR = 1.2
 
 
@@ -129,7 +129,7 @@ def shortlist(
     """
     follow = _follower(problem, gpu, model)
     least_bytes = problem.min_bytes - dram_write_bytes(problem)
-    bounded: dict[GemmConfig, _Bounded] = {}
+    bounded: dict[GemmConfig, tuple[tuple[float, int, int], Resources, GemmConfig]] = {}
     for config in tiles(problem, gpu):
         resources = estimate(config, problem, gpu)
         if resident_blocks(resources, gpu):
@@ -140,7 +140,13 @@ def shortlist(
             if config.warp_specialize == "cooperative" or config.kernel == "gemv":
                 key = replace(key, num_warps=4)
             bounded[key] = min(bounded.get(key, found), found, key=lambda entry: entry[0])
-    promising = _spread(sorted(bounded.values(), key=lambda entry: entry[0]))
+    ordered = sorted(bounded.values(), key=lambda entry: entry[0])
+    promising = varied(
+        ordered,
+        kind=lambda entry: entry[-1].kernel,
+        most=_OF_A_FAMILY,
+        near=lambda entry: entry[0][0] <= _NEAR * ordered[0][0][0],
+    )[:_TILES]
     columns = [
         sorted(
             (_predicted(problem, order, gpu, resources, follow) for order in orders(config)),
@@ -151,21 +157,6 @@ def shortlist(
     columns.sort(key=lambda column: _order(column[0]))
     rows = zip_longest(*columns)
     return [found for row in rows for found in row if found is not None][:count]
-
-
-_Bounded = tuple[tuple[float, int, int], Resources, GemmConfig]
-
-
-def _spread(bounded: list[_Bounded]) -> list[_Bounded]:
-    """The first _TILES; among them _OF_A_FAMILY of each family that comes near the best."""
-    taken: Counter[str] = Counter()
-    first: list[_Bounded] = []
-    later: list[_Bounded] = []
-    for entry in bounded:
-        near = entry[0][0] <= _NEAR * bounded[0][0][0]
-        (first if near and taken[entry[-1].kernel] < _OF_A_FAMILY else later).append(entry)
-        taken[entry[-1].kernel] += 1
-    return [*first, *later][:_TILES]
 
 
 def _follower(problem: GemmProblem, gpu: Gpu, model: str) -> Callable[[Launch], Traffic]:

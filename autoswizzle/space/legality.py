@@ -4,12 +4,11 @@ from dataclasses import fields
 
 from autoswizzle.config import GROUPED_SWIZZLES, TORCH, GemmConfig
 from autoswizzle.hardware import Gpu
-from autoswizzle.problem import GemmProblem
+from autoswizzle.problem import INT32_MAX, GemmProblem
 from autoswizzle.space.families import FAMILIES
 from autoswizzle.space.rules import grid
 
 MAX_GROUP_SIZE = 1024
-INT32_MAX = 2**31 - 1  # the device counts tiles and elements in int32, and grid axis x ends there
 DEFAULTS = {item.name: item.default for item in fields(GemmConfig)}
 _UNUSED = {
     kernel: [name for name in DEFAULTS if name != "kernel" and name not in family.tunables]
@@ -40,13 +39,13 @@ def why_illegal(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | Non
     if config.group_size > MAX_GROUP_SIZE:
         return f"group_size must be in 1..{MAX_GROUP_SIZE}, got {config.group_size}"
     grid_m, grid_n = grid(config, problem)
-    if grid_m * grid_n > INT32_MAX:
+    if grid_m * grid_n > INT32_MAX:  # grid axis x ends there, too
         return f"the grid must have at most {INT32_MAX} tiles, got {grid_m * grid_n}"
-    rules = (*family.rules, _countable)
-    return next(filter(None, (rule(config, problem, gpu) for rule in rules)), None)
+    reasons = (rule(config, problem, gpu) for rule in family.rules)
+    return next(filter(None, reasons), None) or _uncountable(config, problem)
 
 
-def _countable(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+def _uncountable(config: GemmConfig, problem: GemmProblem) -> str | None:
     """The device counts the blocks of an extent as (extent + block - 1) / block, in int32."""
     for name, blocks in (("m", config.cluster_m), ("n", config.cluster_n), ("k", 1)):
         extent = getattr(problem, name)

@@ -7,7 +7,7 @@ import torch
 
 from autoswizzle.config import SWIZZLES, GemmConfig
 from autoswizzle.errors import LaunchError, ProblemError
-from autoswizzle.kernels import launch, run
+from autoswizzle.kernels import addressing, launch, run
 from autoswizzle.problem import GemmProblem
 
 NAN = float("nan")
@@ -62,6 +62,11 @@ def tma(**changes):
 
 def config(**changes):
     return GemmConfig(**{"block_m": 16, "block_n": 16, "block_k": 16, **changes})
+
+
+def gemv(m, **changes):
+    chosen = {"block_n": 16, "block_k": 32, **changes}
+    return GemmConfig("gemv", block_m=1 << (m - 1).bit_length(), swizzle="row", **chosen)
 
 
 @pytest.mark.parametrize("swizzle", SWIZZLES)
@@ -227,3 +232,59 @@ def test_offsets_past_32_bits():
 def test_other_extents_are_refused():
     with pytest.raises(ProblemError, match=r"b must have shape \(16, 16\), got \(16, 17\)"):
         run(config(), GemmProblem(16, 16, 16, "fp16"), ints(16, 16), ints(16, 17), ints(16, 16))
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("m", [1, 2, 3, 4])
+def test_gemv_rows_layouts_and_dtypes(m, dtype, layout):
+    check(gemv(m), m, 37, 61, dtype, layout)
+
+
+@pytest.mark.parametrize(
+    ("block_n", "block_k"), [*itertools.product((2, 16, 64), (16, 64)), (2, 512), (128, 32)]
+)
+def test_gemv_blocks_that_divide_nothing(block_n, block_k):
+    check(gemv(3, block_n=block_n, block_k=block_k), 3, 19, 33, layout="nt")
+
+
+@pytest.mark.parametrize("extents", [(1, 1, 1), (1, 40, 32), (4, 1, 64), (2, 16, 1)])
+def test_gemv_small_extents_and_whole_blocks(extents):
+    check(gemv(extents[0]), *extents, layout="nt")
+
+
+def test_gemv_offsets_of_64_bits(monkeypatch):
+    monkeypatch.setattr(addressing, "INT32_MAX", 0)
+    check(gemv(2), 2, 37, 61, layout="nt")
+
+
+def test_gemv_rows_that_lie_past_32_bits():
+    """Rows 2**30 elements apart: the third begins past 2**31. Untouched pages take no memory."""
+    base = torch.empty(3 * 2**30 + 64, dtype=torch.float16)
+    a, b = ints(4, 16), ints(16, 8)
+    expected = a @ b
+    problem = GemmProblem(4, 8, 16, "fp16")
+    far = base.as_strided((4, 16), (2**30, 1)).copy_(a)
+    out = torch.full((4, 8), NAN, dtype=torch.float16)
+    run(gemv(4), problem, far, b, out)
+    assert torch.equal(out, expected)
+    far = base.as_strided((4, 8), (2**30, 1)).fill_(NAN)
+    run(gemv(4), problem, a, b, far)
+    assert torch.equal(far, expected)
+
+
+def test_gemv_a_real_nan_stays_in_its_row():
+    a, b = ints(3, 33, "fp32"), ints(33, 19, "fp32")
+    expected = a @ b
+    a[1, 5] = NAN
+    out = torch.zeros(3, 19)
+    run(gemv(3), GemmProblem(3, 19, 33, "fp32"), a, b, out)
+    assert out[1].isnan().all()
+    assert torch.equal(out[[0, 2]], expected[[0, 2]])
+
+
+def test_gemv_zero_strides_and_steps():
+    a, b = ints(1, 24).expand(4, 24), ints(18, 48)[:, ::2].t()
+    out = torch.full((18, 4), NAN, dtype=torch.float16).t()
+    run(gemv(4), GemmProblem(4, 18, 24, "fp16", aligned=False), a, b, out)
+    assert torch.equal(out.double(), a.double() @ b.double())

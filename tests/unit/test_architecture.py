@@ -10,7 +10,7 @@ FOLDERS = {"autoswizzle": ROOT / "autoswizzle", "autoswizzle.cache": ROOT / "cac
 FOLDERS["autoswizzle.kernels"] = ROOT / "kernels"
 RANKS = [
     ("errors",),
-    ("settings",),
+    ("settings", "variety"),
     ("problem", "hardware", "smem", "toolchain"),
     ("config", "operands", "misses", "calibration"),
     ("space",),

@@ -181,7 +181,7 @@ def test_products_are_exact_and_whole(layout, m, n, k, smem, stages):
 
 
 def test_offsets_of_64_bits(monkeypatch):
-    monkeypatch.setattr(mma_sync, "_INT32_MAX", 0)
+    monkeypatch.setattr(mma_sync, "INT32_MAX", 0)
     problem = GemmProblem(40, 72, 48, "bf16", "tt")
     a, b = operand(40, 48, True), operand(48, 72, True)
     out = torch.full((40, 72), float("nan"))

@@ -160,13 +160,16 @@ def test_proposals_of_a_large_space_need_no_list_of_it(monkeypatch):
     assert {config.kernel for config in taken} == set(searched.branches)
 
 
+COOPERATIVE = GemmConfig(
+    "wgmma", 128, 128, 64, num_stages=4, persistent=True, epilogue_subtile=4,
+    warp_specialize="cooperative",
+)  # fmt: skip
+
+
 def test_what_can_not_be_used_keeps_most_of_its_values():
     """Of a proposal with too few rows for its warps, all but that can be had."""
     searched = SearchSpace(PROBLEM, GPU)
-    legal = GemmConfig(
-        "wgmma", 128, 256, 64, num_stages=4, persistent=True, epilogue_subtile=4,
-        warp_specialize="cooperative",
-    )  # fmt: skip
+    legal = replace(COOPERATIVE, block_n=256)
     proposed = replace(legal, block_m=64, swizzle="hilbert", stream_k=True, num_stages=3)
     assert not searched.is_worth_trying(proposed)
     found = searched.near(proposed, {legal}, random.Random(1))
@@ -177,14 +180,10 @@ def test_what_can_not_be_used_keeps_most_of_its_values():
 def test_values_that_are_legal_together_only_are_had_together():
     """160 columns need 5 or 10 slices, which no other tile has."""
     searched = SearchSpace(PROBLEM, GPU)
-    legal = GemmConfig(
-        "wgmma", 128, 128, 64, num_stages=4, persistent=True, epilogue_subtile=4,
-        warp_specialize="cooperative",
-    )  # fmt: skip
-    proposed = replace(legal, block_m=64, block_n=160, epilogue_subtile=5)
+    proposed = replace(COOPERATIVE, block_m=64, block_n=160, epilogue_subtile=5)
     assert not searched.is_worth_trying(proposed)  # too few rows for its warps
     for seed in range(5):
-        found = searched.near(proposed, {legal}, random.Random(seed))
+        found = searched.near(proposed, {COOPERATIVE}, random.Random(seed))
         assert (found.block_n, found.epilogue_subtile) == (160, 5)
 
 
