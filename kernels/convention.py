@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from autoswizzle.kernels.family import Scratch
+from autoswizzle.kernels.family import SCRATCH
 
 # the C function, and its arguments before the kernel's own
 Convention: TypeAlias = tuple[Callable[..., None], tuple[Any, ...]]
@@ -54,7 +54,7 @@ def prepare(
         return next(place for place, operand in enumerate(operands) if operand is tensor)
 
     for name, value in arguments.items():
-        if name in Scratch.__slots__ and value is not None:
+        if name in SCRATCH and value is not None:
             scratch.append((len(values), name))
             values.append(None)
         elif isinstance(value, Tensor):

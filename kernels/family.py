@@ -13,6 +13,7 @@ the offline compiler know nothing else of a family.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from random import Random
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from autoswizzle.config import GemmConfig
@@ -22,6 +23,9 @@ from autoswizzle.problem import GemmProblem
 if TYPE_CHECKING:
     from torch import Tensor, device
 
+SCRATCH = ("counter", "partials", "flags", "ticket")  # parameters that Scratch.allocate fills
+_LEAST_TICKET = 2**62  # always 64 bits wide, as the kernel is compiled for
+_TICKETS = Random()  # not the program's, which would go on elsewhere, or be seeded anew
 OVERLAP_CAPABILITY = 90  # from which launches can overlap (CUDA guide, programmatic launch)
 
 MODULES: Mapping[str, str] = {
@@ -39,25 +43,30 @@ class Scratch:
     """Memory that each launch has to itself, by the parameter that takes it.
 
     counter: int32 elements, zeroed on the launch's stream. partials: fp32 elements, as they are.
-    A parameter of either name gets None from a Scratch without such elements.
+    flags: int64 elements, as they are; with them comes `ticket`, the launch's own (handover.py).
+    A parameter of these names gets None from a Scratch without such elements.
     """
 
     counter: int = 0
     partials: int = 0
+    flags: int = 0
 
     def allocate(self, device: "device") -> dict[str, Any]:
-        """The tensors of one launch, None for those without elements.
+        """What one launch has, None for what it has not.
 
         Its own for every launch keeps apart launches that overlap: on other streams, or as replays
         of CUDA graphs that captured them.
         """
         import torch
 
-        values: dict[str, Any] = {"counter": None, "partials": None}
+        values: dict[str, Any] = dict.fromkeys(SCRATCH)
         if self.counter:
             values["counter"] = torch.zeros(self.counter, dtype=torch.int32, device=device)
         if self.partials:
             values["partials"] = torch.empty(self.partials, dtype=torch.float32, device=device)
+        if self.flags:
+            values["flags"] = torch.empty(self.flags, dtype=torch.int64, device=device)
+            values["ticket"] = _LEAST_TICKET + _TICKETS.getrandbits(62)
         return values
 
 

@@ -24,8 +24,7 @@ def call(
     bytes. Raises LaunchError otherwise.
     """
     plan = _cluster_plan(config, problem)
-    along = config.cluster_n - 1  # the dimension of C that the blocks of a cluster divide
-    below, beside = 1 - along, along
+    below, beside = 1 - plan.along, plan.along
 
     def operand(
         name: str, tensor: torch.Tensor, block: list[int], split: list[int], transposed: bool
@@ -52,7 +51,7 @@ def call(
             "group_size": config.group_size,
         },
         tiles=grid_m * grid_n,
-        constants={"plan": plan.on_device(), "ALONG": along},
+        constants={"plan": plan.on_device()},
         options=compile_options(config) | {"num_ctas": cluster_size(config)},
         persistent=True,
         overlaps=True,
@@ -70,4 +69,5 @@ def _cluster_plan(config: GemmConfig, problem: GemmProblem) -> Plan:
         block_n=plan.block_n * width,
         pieces=tuple(piece * width for piece in plan.pieces),
         store_n=plan.store_n * width,
+        along=config.cluster_n - 1,
     )

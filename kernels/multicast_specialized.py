@@ -1,10 +1,10 @@
 """The multicast kernel (sm_90): the warp-specialised wgmma kernel in clusters of two blocks.
 
-The blocks of a cluster lie one below the other (ALONG 0) and read the same columns of B, or side by
-side (ALONG 1) and read the same rows of A. What both read is copied once, by the first block, into
+The blocks of a cluster lie one below the other (plan.along 0) and read the same columns of B, or
+side by side (1) and read the same rows of A. What both read is copied once, by the first block, to
 the shared memory of both. A program is a cluster and both blocks run the same code: every tensor
 here, and every extent of the plan but step_bytes, is the cluster's; each block holds one half of it
-along ALONG, or all of what both read.
+along that dimension, or all of what both read.
 
 Three barriers guard a slot of the ring: full, in each block, completes when the block's k step has
 arrived, what is multicast included; own, in each block, when the block's consumers have read it, so
@@ -17,18 +17,19 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
-    warpgroup_mma_init,
 )
 
 from autoswizzle.kernels.gluon import tma_load, tma_store_wait
 from autoswizzle.kernels.overlap import let_the_next_launch_begin, wait_for_the_launch_before
 from autoswizzle.kernels.wgmma_parts import (
+    accumulators,
     advance,
     allocate_ring,
     before,
     in_flight,
     multiply,
     skip,
+    slices_of,
     store_slice,
     tile_start,
     wait_for,
@@ -36,9 +37,7 @@ from autoswizzle.kernels.wgmma_parts import (
 
 
 @gluon.jit(do_not_specialize=["m", "n", "k", "group_size"])
-def multicast(
-    a_desc, b_desc, tail_desc, c_desc, m, n, k, group_size, plan: gl.constexpr, ALONG: gl.constexpr
-):
+def multicast(a_desc, b_desc, tail_desc, c_desc, m, n, k, group_size, plan: gl.constexpr):
     """C tiles by one producer warp and one to three consumers of plan.warps warps in each block."""
     let_the_next_launch_begin()
     a_s, b_s = allocate_ring(a_desc, b_desc, tail_desc, plan)
@@ -62,8 +61,8 @@ def multicast(
     if consumers == 1:
         gl.warp_specialize(
             [
-                (_consume, (outputs, ring, pair, turn, shape, 0, plan, ALONG)),
-                (_produce, (inputs, ring, pair, shape, plan, ALONG)),
+                (_consume, (outputs, ring, pair, turn, shape, 0, plan)),
+                (_produce, (inputs, ring, pair, shape, plan)),
             ],
             [1],
             [plan.producer_registers],
@@ -71,9 +70,9 @@ def multicast(
     elif consumers == 2:
         gl.warp_specialize(
             [
-                (_consume, (outputs, ring, pair, turn, shape, 0, plan, ALONG)),
-                (_consume, (outputs, ring, pair, turn, shape, 1, plan, ALONG)),
-                (_produce, (inputs, ring, pair, shape, plan, ALONG)),
+                (_consume, (outputs, ring, pair, turn, shape, 0, plan)),
+                (_consume, (outputs, ring, pair, turn, shape, 1, plan)),
+                (_produce, (inputs, ring, pair, shape, plan)),
             ],
             [plan.warps, 1],
             [plan.consumer_registers, plan.producer_registers],
@@ -81,10 +80,10 @@ def multicast(
     else:
         gl.warp_specialize(
             [
-                (_consume, (outputs, ring, pair, turn, shape, 0, plan, ALONG)),
-                (_consume, (outputs, ring, pair, turn, shape, 1, plan, ALONG)),
-                (_consume, (outputs, ring, pair, turn, shape, 2, plan, ALONG)),
-                (_produce, (inputs, ring, pair, shape, plan, ALONG)),
+                (_consume, (outputs, ring, pair, turn, shape, 0, plan)),
+                (_consume, (outputs, ring, pair, turn, shape, 1, plan)),
+                (_consume, (outputs, ring, pair, turn, shape, 2, plan)),
+                (_produce, (inputs, ring, pair, shape, plan)),
             ],
             [plan.warps, plan.warps, 1],
             [plan.consumer_registers, plan.consumer_registers, plan.producer_registers],
@@ -110,7 +109,7 @@ def _tiles_of(shape, plan: gl.constexpr):
 
 
 @gluon.jit
-def _produce(inputs, ring, pair, shape, plan: gl.constexpr, ALONG: gl.constexpr):
+def _produce(inputs, ring, pair, shape, plan: gl.constexpr):
     """The producer warp: loads every k step of this program's tiles.
 
     It alone waits for the launch before: consumers touch memory only after they got a tile's loads.
@@ -129,7 +128,7 @@ def _produce(inputs, ring, pair, shape, plan: gl.constexpr, ALONG: gl.constexpr)
             mbarrier.wait(own.index(slot), phase)
             mbarrier.expect(full.index(slot), plan.step_bytes)
             # What is multicast comes last, as it alone waits for the other block.
-            if ALONG == 0:
+            if plan.along == 0:
                 _load_a(inputs, ring, slot, row, inner, plan, False)
                 mbarrier.wait(pair.index(slot), phase)
                 _load_b(inputs, ring, slot, col, inner, plan, True)
@@ -168,18 +167,14 @@ def _load_b(inputs, ring, slot, col, inner, plan: gl.constexpr, MULTICAST: gl.co
 
 
 @gluon.jit
-def _consume(
-    outputs, ring, pair, turn, shape, SELF: gl.constexpr, plan: gl.constexpr, ALONG: gl.constexpr
-):
+def _consume(outputs, ring, pair, turn, shape, SELF: gl.constexpr, plan: gl.constexpr):
     """Consumer SELF: multiplies and stores its share of each tile, or each tile in its turn."""
     c_desc, c_s = outputs
     _, _, full, own = ring
     share: gl.constexpr = SELF if plan.shares > 1 else 0
     items = _tiles_of(shape, plan)
     steps = gl.cdiv(shape[2], plan.block_k)
-    zero = ()
-    for i in gl.static_range(len(plan.pieces)):
-        zero += (_accumulator(plan.pieces[i], plan, ALONG),)
+    zero = accumulators(plan)
     slot = 0
     phase = 0
     index = gl.program_id(0)
@@ -203,24 +198,12 @@ def _consume(
         _release(own, pair, before(slot, plan.stages), True)
         row, col = tile_start(index, shape, plan)
         row += share * plan.rows
-        _store_tile(sums, c_desc, c_s, SELF * plan.stores, row, col, plan, ALONG)
+        _store_tile(sums, c_desc, c_s, SELF * plan.stores, row, col, plan)
         turns += 1
         if plan.alternate == 2:
             slot, phase = skip(slot, phase, steps, plan.stages)
         index += gl.num_programs(0) * plan.alternate
     tma_store_wait(0)
-
-
-@gluon.jit
-def _accumulator(COLUMNS: gl.constexpr, plan: gl.constexpr, ALONG: gl.constexpr):
-    """An fp32 accumulator of plan.rows rows, zero."""
-    layout: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0],
-        warps_per_cta=[plan.warps, 1],
-        instr_shape=[16, COLUMNS // (1 + ALONG), plan.instruction_k],
-        cga_layout=[[1 - ALONG, ALONG]],
-    )
-    return warpgroup_mma_init(gl.zeros([plan.rows, COLUMNS], gl.float32, layout))
 
 
 @gluon.jit
@@ -231,45 +214,23 @@ def _release(own, pair, slot, pred):
 
 
 @gluon.jit
-def _store_tile(
-    sums, c_desc, c_s, FIRST: gl.constexpr, row, col, plan: gl.constexpr, ALONG: gl.constexpr
-):
-    """Stores a share of a tile slice by slice, through plan.stores buffers from FIRST on."""
-    for i in gl.static_range(len(plan.pieces)):
-        parts = (sums[i],)
-        for _ in gl.static_range((plan.pieces[i] // plan.store_n).bit_length() - 1):
-            halves = ()
-            for j in gl.static_range(len(parts)):
-                halves += _halves(parts[j], ALONG)
-            parts = halves
-        for j in gl.static_range(len(parts)):
-            _store_part(parts[j], c_desc, c_s, FIRST, i, j, row, col, plan, ALONG)
+def _store_tile(sums, c_desc, c_s, FIRST: gl.constexpr, row, col, plan: gl.constexpr):
+    """Stores a share of a tile slice by slice, through plan.stores buffers from FIRST on.
 
-
-@gluon.jit
-def _store_part(
-    part, c_desc, c_s, FIRST: gl.constexpr, PIECE: gl.constexpr, PART: gl.constexpr, row, col,
-    plan: gl.constexpr, ALONG: gl.constexpr,
-):  # fmt: skip
-    """Starts the store of the PART-th slice of a piece: as many columns of each block.
-
-    The columns of blocks side by side lie half a piece apart in C, but half a slice apart in a
-    slice as it is stored: the difference is the second block's to add.
+    A slice has as many columns of each block. Those of blocks side by side lie half a piece apart
+    in C, but half a slice apart in a slice as it is stored: the difference is the second block's to
+    add.
     """
-    place: gl.constexpr = PIECE * (plan.pieces[0] // plan.store_n) + PART
-    if ALONG == 1:
-        col += _rank() * ((plan.pieces[PIECE] - plan.store_n) // 2) - PART * plan.store_n // 2
-    store_slice(part, c_desc, c_s, FIRST, place, row, col, plan)
-
-
-@gluon.jit
-def _halves(part, ALONG: gl.constexpr):
-    """The left and the right half of each block's columns."""
-    rows: gl.constexpr = part.shape[0]
-    columns: gl.constexpr = part.shape[1]
-    blocks: gl.constexpr = 1 + ALONG
-    split = part.reshape([rows, blocks, 2, columns // blocks // 2]).permute(0, 1, 3, 2).split()
-    return split[0].reshape([rows, columns // 2]), split[1].reshape([rows, columns // 2])
+    for i in gl.static_range(len(plan.pieces)):
+        slices = slices_of(sums[i], plan)
+        for j in gl.static_range(len(slices)):
+            at = col
+            if plan.along == 1:
+                at += _rank() * ((plan.pieces[i] - plan.store_n) // 2) - j * plan.store_n // 2
+            store_slice(
+                slices[j], c_desc, c_s, FIRST, i * (plan.pieces[0] // plan.store_n) + j, row, at,
+                plan,
+            )  # fmt: skip
 
 
 @gluon.jit

@@ -61,8 +61,9 @@ def call(
         persistent=True,
         overlaps=True,
         scratch=Scratch(
-            counter=1 + units * plan.shares if plan.divided else int(plan.dynamic),
+            counter=int(plan.dynamic),
             partials=max(1, units) * config.block_m * config.block_n if plan.divided else 0,
+            flags=max(1, units) * plan.shares if plan.divided else 0,
         ),
     )
 

@@ -30,6 +30,7 @@ class Plan:
     the rows of a tile are split among; rows: of one share. alternate: consumers that take turns
     tile by tile. stores: shared-memory buffers a consumer stores through, store_n columns each.
     divided: k steps of some tiles are split into parts, each a work item of its own (wgmma_split).
+    along: the dimension of C that the blocks of a cluster divide; -1 without clusters.
     """
 
     block_m: int
@@ -54,6 +55,7 @@ class Plan:
     divided: bool
     consumer_registers: int
     producer_registers: int
+    along: int = -1
 
     def on_device(self) -> "Plan":
         """The same plan as a kernel takes it: every field a constexpr."""
@@ -165,10 +167,12 @@ def accumulators(plan: gl.constexpr):
 
 @gluon.jit
 def _accumulator(COLUMNS: gl.constexpr, plan: gl.constexpr):
+    own: gl.constexpr = COLUMNS // 2 if plan.along == 1 else COLUMNS
     layout: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0],
         warps_per_cta=[plan.warps, 1],
-        instr_shape=[16, COLUMNS, plan.instruction_k],
+        instr_shape=[16, own, plan.instruction_k],
+        cga_layout=[[1 - plan.along, plan.along]] if plan.along >= 0 else [],
     )
     return warpgroup_mma_init(gl.zeros([plan.rows, COLUMNS], gl.float32, layout))
 
@@ -225,17 +229,30 @@ def sliced(sums, plan: gl.constexpr):
     """The sums in slices of plan.store_n columns."""
     slices = ()
     for i in gl.static_range(len(sums)):
-        parts = (sums[i],)
-        for _ in gl.static_range((plan.pieces[i] // plan.store_n).bit_length() - 1):
-            halves = ()
-            for j in gl.static_range(len(parts)):
-                part = parts[j]
-                halves += (
-                    part.reshape([part.shape[0], 2, part.shape[1] // 2]).permute(0, 2, 1).split()
-                )
-            parts = halves
-        slices += parts
+        slices += slices_of(sums[i], plan)
     return slices
+
+
+@gluon.jit
+def slices_of(piece, plan: gl.constexpr):
+    """One piece in slices of plan.store_n columns: as many of each block that has a part of it."""
+    parts = (piece,)
+    for _ in gl.static_range((piece.shape[1] // plan.store_n).bit_length() - 1):
+        halves = ()
+        for i in gl.static_range(len(parts)):
+            halves += _halves(parts[i], plan)
+        parts = halves
+    return parts
+
+
+@gluon.jit
+def _halves(part, plan: gl.constexpr):
+    """The left and the right half of each block's columns."""
+    rows: gl.constexpr = part.shape[0]
+    columns: gl.constexpr = part.shape[1]
+    blocks: gl.constexpr = 2 if plan.along == 1 else 1
+    split = part.reshape([rows, blocks, 2, columns // blocks // 2]).permute(0, 1, 3, 2).split()
+    return split[0].reshape([rows, columns // 2]), split[1].reshape([rows, columns // 2])
 
 
 @gluon.jit

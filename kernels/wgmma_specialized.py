@@ -33,15 +33,15 @@ from autoswizzle.kernels.wgmma_split import store_part, work_end, work_of
 QUEUE = gl.constexpr(4)  # tiles the producer may be ahead of a consumer, in dynamic scheduling
 
 
-@gluon.jit(do_not_specialize=["m", "n", "k", "group_size", "whole", "together", "parts"])
+@gluon.jit(do_not_specialize=["m", "n", "k", "group_size", "ticket", "whole", "together", "parts"])
 def specialized(
-    a_desc, b_desc, tail_desc, c_desc, counter, partials, m, n, k, group_size,
+    a_desc, b_desc, tail_desc, c_desc, counter, partials, flags, ticket, m, n, k, group_size,
     whole, together, parts, plan: gl.constexpr,
 ):  # fmt: skip
     """C tiles by one producer warp and one or two consumers of plan.warps warps each.
 
-    counter: int32 zeros: one that hands out work items if plan.dynamic, then, if plan.divided,
-    flags. whole, together, parts: how the tiles are divided (wgmma_split).
+    counter: an int32 zero that hands out work items, if plan.dynamic. partials, flags, ticket: if
+    plan.divided, for partial sums; whole, together, parts: how the tiles are divided (wgmma_split).
     """
     let_the_next_launch_begin()
     a_s, b_s = allocate_ring(a_desc, b_desc, tail_desc, plan)
@@ -66,7 +66,7 @@ def specialized(
     division = (whole, together, parts)
     ring = (a_s, b_s, full, empty)
     inputs = (a_desc, b_desc, tail_desc)
-    outputs = (c_desc, c_s, partials, counter)
+    outputs = (c_desc, c_s, (partials, flags, ticket))
     if consumers == 1:
         gl.warp_specialize(
             [
@@ -159,7 +159,7 @@ def _next_tile(queue, place, plan: gl.constexpr):
 @gluon.jit
 def _consume(outputs, ring, turn, queue, shape, division, SELF: gl.constexpr, plan: gl.constexpr):
     """Consumer SELF: multiplies and stores its share of each tile, or each tile in its turn."""
-    c_desc, c_s, partials, counter = outputs
+    c_desc, c_s, left = outputs
     _, _, full, empty = ring
     share: gl.constexpr = SELF if plan.shares > 1 else 0
     items = work_end(shape, division, plan)
@@ -195,8 +195,8 @@ def _consume(outputs, ring, turn, queue, shape, division, SELF: gl.constexpr, pl
             store_tile(sums, c_desc, c_s, SELF * plan.stores, row, col, plan)
         else:
             store_part(
-                sums, c_desc, c_s, SELF * plan.stores, partials, counter + 1, index, share, row,
-                col, shape, division, plan,
+                sums, c_desc, c_s, SELF * plan.stores, left, index, share, row, col, shape,
+                division, plan,
             )  # fmt: skip
         turns += 1
         if plan.alternate == 2:  # tiles that are handed out dynamically are all alike

@@ -16,6 +16,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from autoswizzle.kernels.gluon import barrier
+from autoswizzle.kernels.handover import hand_over, take_over
 from autoswizzle.kernels.wgmma_parts import sliced, store_slice
 
 
@@ -50,14 +51,15 @@ def work_of(index, shape, division, plan: gl.constexpr):
 
 @gluon.jit
 def store_part(
-    sums, c_desc, c_s, FIRST: gl.constexpr, partials, flags, index, SHARE: gl.constexpr, row, col,
-    shape, division, plan: gl.constexpr,
+    sums, c_desc, c_s, FIRST: gl.constexpr, left, index, SHARE: gl.constexpr, row, col, shape,
+    division, plan: gl.constexpr,
 ):  # fmt: skip
     """Leaves a share's sums of a part for others, or adds what they left and stores the tile.
 
-    partials: fp32, a block of rows x block_n for each unit and share. flags: int32 zeros, one for
-    each unit and share, set when its block is there.
+    left: (partials, flags, ticket): fp32, a block of rows x block_n for each unit and share, and a
+    flag for each (handover.py).
     """
+    partials, flags, ticket = left
     unit, again = _unit(index, division)
     _, start, stop, steps = _range(unit, shape, division, plan)
     local = start // steps if again else (stop - 1) // steps
@@ -68,22 +70,19 @@ def store_part(
         for i in gl.static_range(len(slices)):
             gl.store(mine + _offsets(slices[i], i, plan), slices[i])
         barrier()  # the flag says that every warp's sums are there
-        gl.atomic_add(flags + unit * plan.shares + SHARE, 1, sem="release")
+        hand_over(flags + unit * plan.shares + SHARE, ticket)
     else:
         part = unit % division[2]
         total = _total(unit, shape, division, plan)
         earliest = unit - part + gl.cdiv(division[2] * (local * steps + 1), total) - 1
         for other in range(earliest, unit):
-            flag = flags + other * plan.shares + SHARE
-            there = gl.atomic_add(flag, 0, sem="acquire")
-            while there == 0:
-                there = gl.atomic_add(flag, 0, sem="acquire")
+            take_over(flags + other * plan.shares + SHARE, ticket)
         for i in gl.static_range(len(slices)):
             values = slices[i]
             offsets = _offsets(values, i, plan)
             for other in range(earliest, unit):
-                left = partials + (gl.cast(other, gl.int64) * plan.shares + SHARE) * size
-                values += gl.load(left + offsets, cache_modifier=".cg")
+                block = partials + (gl.cast(other, gl.int64) * plan.shares + SHARE) * size
+                values += gl.load(block + offsets, cache_modifier=".cg")
             store_slice(values, c_desc, c_s, FIRST, i, row, col, plan)
 
 

@@ -98,7 +98,9 @@ def copies_asynchronously(config: GemmConfig, problem: GemmProblem) -> bool:
 
 
 def _pointer(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources:
-    """A wgmma or tcgen05 reads one stage while others load, so it keeps one buffer more."""
+    """A wgmma or tcgen05 reads one stage while others load, so it keeps one buffer more. The end of
+    a split tile holds its sums, those of another part and their addresses.
+    """
     in_tensor_memory = gpu.capability == 100 and config.block_m >= 64 and problem.rate != "fp32"
     asynchronous = uses_wgmma(config, problem, gpu) or in_tensor_memory
     buffers = max(config.num_stages - (not asynchronous), 1)
@@ -106,7 +108,8 @@ def _pointer(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources:
         buffers = 2 if in_tensor_memory else 1
     shared = buffers * _stage_bytes(config, problem)
     threads = WARP_SIZE * config.num_warps
-    accumulators = 0 if in_tensor_memory else config.block_m * config.block_n // threads
+    sums = config.block_m * config.block_n // threads
+    accumulators = 0 if in_tensor_memory else sums
     if problem.aligned:  # an address, or more, for each 16 bytes a thread copies in a step
         copies = sum(
             max(1, block * config.block_k * problem.itemsize / 16 / threads)
@@ -115,7 +118,10 @@ def _pointer(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources:
         held = 32 + copies * (5 if config.persistent else 3)
     else:
         held = 20 + 5 * _stage_bytes(config, problem) / 4 / threads
-    return _resources(config, accumulators + held, shared + in_tensor_memory * 2 * BARRIER_BYTES)
+    registers = accumulators + held
+    if config.split_k > 1:
+        registers = max(registers, 2.5 * sums + 20)
+    return _resources(config, registers, shared + in_tensor_memory * 2 * BARRIER_BYTES)
 
 
 def _tma(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources:

@@ -104,8 +104,8 @@ class Launch:
     """A GEMM launch in waves of `concurrency` work items.
 
     Items are tiles in the order `swizzle`, each in the split_k parts that its k steps are cut into,
-    as even as whole steps allow; parts of a tile are neighbours, entries of a batch slowest, as in
-    kernels/wgmma_split.py. Persistent programs, program p owning items p, p + P, ..., form the same
+    as even as whole steps allow; parts of a tile are neighbours, entries of a batch slowest, as the
+    kernels hand them out. Persistent programs, program p owning items p, p + P, ..., form the same
     waves with concurrency P. stages: k steps whose operands a program holds or loads at once; with
     persistent, it tells the model "l2" how programs drift apart (1: not at all), and nothing else.
     """

@@ -64,8 +64,9 @@ FAMILIES: Mapping[str, Family] = {
             "group_size": GROUP_SIZES,
             "persistent": (False, True),
             "scheduling": SCHEDULINGS,
+            "split_k": (1, 2, 3, 4, 6, 8),
         },
-        rules=TILE_RULES,
+        rules=(*TILE_RULES, rules.pointer_split),
     ),
     "tma": Family(
         capabilities=(90, 100, 120),

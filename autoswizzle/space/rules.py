@@ -16,7 +16,7 @@ SLICES = {
     256: (1, 2, 4, 8),
 }  # fmt: skip
 MAX_SPLIT_K = 32  # partial sums of a tile that its last program adds
-MAX_SPLIT_ADDED = 64  # of a slice of the tile, beside their addresses: 128 spills, ptxas 12.8
+MAX_SPLIT_ADDED = 64  # of a tile or a slice, beside their addresses: 128 spills, ptxas 12.8
 # Tiles of the last wave, and the SMs that share them: 1/8 to 4/5 of a wave.
 TAIL_SHARES = tuple(
     (tiles, parts)
@@ -215,6 +215,35 @@ def wgmma_tile(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None
     return None
 
 
+def pointer_split(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    """A tile's programs start one after the other, the last of which adds what the others left."""
+    if config.split_k == 1:
+        return None
+    if config.persistent:
+        return f"split_k must be 1 for persistent pointer kernels, got {config.split_k}"
+    added = config.block_m * config.block_n // (32 * config.num_warps)
+    return _added(added) or _parts(config, problem, gpu)
+
+
+def _added(sums: int) -> str | None:
+    """A thread holds another part's sums beside its own."""
+    if sums > MAX_SPLIT_ADDED:
+        return f"a thread must add <= {MAX_SPLIT_ADDED} partial sums at once, got {sums}"
+    return None
+
+
+def _parts(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    """Each part of a tile has a k step, and all partial sums fit in memory at once."""
+    steps = -(-problem.k // config.block_k)
+    if config.split_k > min(steps, MAX_SPLIT_K):
+        return f"split_k must be in 1..{min(steps, MAX_SPLIT_K)}, got {config.split_k}"
+    grid_m, grid_n = grid(config, problem)
+    items, most = grid_m * grid_n * config.split_k, MAX_SPLIT_WAVES * gpu.num_sms
+    if items > most:
+        return f"tiles x split_k must be <= {most}, as their partial sums are kept, got {items}"
+    return None
+
+
 def wgmma_split(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
     """Partial sums are kept for every part of a tile but the last, which adds them."""
     if config.split_k == 1 and not config.stream_k:
@@ -223,8 +252,8 @@ def wgmma_split(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | Non
         return "wgmma needs warp_specialize cooperative or pingpong to split k, got none"
     threads = 32 * config.num_warps * consumers(config)
     added = config.block_m * config.block_n // config.epilogue_subtile // threads
-    if added > MAX_SPLIT_ADDED:
-        return f"a thread must add <= {MAX_SPLIT_ADDED} partial sums at once, got {added}"
+    if reason := _added(added):
+        return reason
     if config.stream_k:
         if config.split_k != 1:
             return f"split_k must be 1 with stream_k, got {config.split_k}"
@@ -235,14 +264,7 @@ def wgmma_split(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | Non
         return None
     if config.warp_specialize != "cooperative":
         return f"wgmma needs warp_specialize cooperative for split_k, got {config.warp_specialize}"
-    steps = -(-problem.k // config.block_k)
-    if config.split_k > min(steps, MAX_SPLIT_K):
-        return f"split_k must be in 1..{min(steps, MAX_SPLIT_K)}, got {config.split_k}"
-    grid_m, grid_n = grid(config, problem)
-    items, most = grid_m * grid_n * config.split_k, MAX_SPLIT_WAVES * gpu.num_sms
-    if items > most:
-        return f"tiles x split_k must be <= {most}, as their partial sums are kept, got {items}"
-    return None
+    return _parts(config, problem, gpu)
 
 
 def wgmma_warps(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:

@@ -141,6 +141,8 @@ def products():
         aligned = GemmProblem(197, 141, 331, dtype, layout, precision=precision, aligned=True)
         yield Case(replace(POINTER, persistent=True, block_m=128), aligned, random=True)
         yield Case(TMA_FP32 if dtype == "fp32" else TMA, aligned, random=True)
+        for split_k, problem in ((2, ragged), (3, aligned), (8, aligned)):
+            yield Case(replace(POINTER, split_k=split_k, num_stages=4), problem, random=True)
 
 
 def orders():
@@ -521,6 +523,7 @@ SPECIALIZED = GemmConfig(
 )  # fmt: skip
 CHAINED = [
     POINTER,
+    replace(POINTER, split_k=4),
     replace(POINTER, persistent=True, scheduling="dynamic"),
     TMA,
     replace(TMA, scheduling="dynamic"),

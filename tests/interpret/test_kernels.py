@@ -113,6 +113,14 @@ def test_whole_k_blocks(k):
     check(config(), 20, 18, k)
 
 
+@pytest.mark.parametrize("split_k", [2, 3, 4])
+@pytest.mark.parametrize("k", [64, 61, 49])
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_split_k(layout, k, split_k):
+    for swizzle in ("row", "serpentine"):
+        check(config(split_k=split_k, swizzle=swizzle), 33, 37, k, layout=layout)
+
+
 @pytest.mark.parametrize("extents", [(1, 1, 1), (1, 40, 16), (40, 1, 16), (16, 16, 1)])
 def test_unit_extents(extents):
     check(config(), *extents)

@@ -28,9 +28,10 @@ CASES = [  # (configuration, problem, driver parameters: p = 64-bit, i = 32-bit,
     (GemmConfig(), "512x512x512:fp16:nn", "pppiiiiii"),
     (GemmConfig(persistent=True), "5120x512x512:bf16:nt", "pppiiiiii"),
     (GemmConfig(persistent=True, scheduling="dynamic"), "512x512x512:fp16:nn", "ppppiiiiii"),
+    (GemmConfig(split_k=3), "512x512x512:fp16:nn", "ppp" + "ppp" + "iiiiii"),
     (TMA, "512x1024x512:fp16:nn", "miippmiippmiippiii"),
     (replace(TMA, scheduling="dynamic"), "512x1024x512:fp16:tt", "miippmiippmiipppiii"),
-    (SPLIT, "512x512x1024:bf16:nn", 4 * "miipp" + "pp" + "iiiiiii"),
+    (SPLIT, "512x512x1024:bf16:nn", 4 * "miipp" + "ppp" + "iiiiiii"),
     (GEMV, "1x4096x512:bf16:nn", "pppiiiii"),
     (replace(GEMV, block_m=4), "4x4096x512:fp16:nt", "pppiiiiii"),
 ]
@@ -64,10 +65,12 @@ def stand_in_for_a_gpu():
 
     launch.current_device = bound.current_device = lambda device: nullcontext()
     launch.detect = bound.detect = lambda index: find_gpu("H200")
-    memory = torch.zeros(1, dtype=torch.int32), torch.zeros(1)
+    memory = torch.zeros(1, dtype=torch.int32), torch.zeros(1), torch.zeros(1, dtype=torch.int64)
     family.Scratch.allocate = lambda self, device: {
         "counter": memory[0] if self.counter else None,
         "partials": memory[1] if self.partials else None,
+        "flags": memory[2] if self.flags else None,
+        "ticket": 2**62 + 5 if self.flags else None,
     }
 
 

@@ -161,7 +161,7 @@ def made_up(load):
     found = []
     for place, text in enumerate(("2048x4096x1024", "512x2048x8192", "4096x4096x512")):
         problem = GemmProblem.parse(f"{text}:bf16:nt")
-        configs = [c for c in time_tables.drawn([problem], H200, 200, "0/1") if c.kernel == "wgmma"]
+        configs = time_tables.drawn([problem], H200, 120, "0/1", kernels=("wgmma",))
         blank = [{"config": config.to_dict(), "time_us": 1.0} for config in configs]
         table = fit_time_model._table(str(problem), H200, blank, "lru")
         times = table.predicted(TRUTH) * (1 + 0.1 * place)

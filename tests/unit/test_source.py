@@ -69,7 +69,9 @@ def test_the_tree_is_the_same_in_every_python():
 
 def test_helpers_count_and_plumbing_does_not():
     modules = set(source._sources("autoswizzle.kernels.pointer"))
-    helpers = {f"autoswizzle.kernels.{name}" for name in ("addressing", "order", "overlap")}
+    helpers = {
+        f"autoswizzle.kernels.{name}" for name in ("addressing", "handover", "order", "overlap")
+    }
     assert modules == {"autoswizzle.kernels.pointer", *helpers}
 
 

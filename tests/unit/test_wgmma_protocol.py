@@ -300,6 +300,11 @@ def stand_ins(machine: Machine, programs: int, swizzle: str) -> dict[str, Module
         pointer.memory[pointer.at] += amount
         return int(pointer.memory[pointer.at]) - amount
 
+    def atomic_xchg(pointer: Pointer, value: int, sem: str) -> int:
+        machine.step()
+        before, pointer.memory[pointer.at] = pointer.memory[pointer.at], value
+        return int(before)
+
     def store(pointer: Pointer, value: Tensor | int) -> None:
         machine.step()
         pointer.memory[pointer.at] = value.value if isinstance(value, Tensor) else value
@@ -444,11 +449,14 @@ def stand_ins(machine: Machine, programs: int, swizzle: str) -> dict[str, Module
         warpgroup_mma_wait=warpgroup_mma_wait,
     )  # fmt: skip
     gluon = module("gluon", jit=jit, language=gl)
+    tl = module("tl", atomic_add=atomic_add, atomic_xchg=atomic_xchg)
     copies = module(
         "autoswizzle.kernels.gluon", barrier=machine.step, tma_load=tma_load, tma_store=tma_store,
         tma_store_wait=tma_store_wait,
     )  # fmt: skip
     return {
+        "triton": module("triton", jit=jit, language=tl),
+        "triton.language": tl,
         "triton.experimental": module("triton.experimental", gluon=gluon),
         "triton.experimental.gluon": gluon,
         "triton.experimental.gluon.language": gl,
@@ -464,7 +472,8 @@ def stand_ins(machine: Machine, programs: int, swizzle: str) -> dict[str, Module
 
 
 KERNEL_MODULES = (
-    "wgmma_parts", "wgmma_split", "wgmma_pipelined", "wgmma_specialized", "multicast_specialized",
+    "handover", "wgmma_parts", "wgmma_split", "wgmma_pipelined", "wgmma_specialized",
+    "multicast_specialized",
 )  # fmt: skip
 
 
@@ -511,6 +520,7 @@ def multiply(
     plan = replace(
         plan, block_m=block_m * height, rows=plan.rows * height, block_n=block_n * width,
         pieces=tuple(piece * width for piece in pieces), store_n=plan.store_n * width,
+        along=-1 if along is None else along,
     )  # fmt: skip
     numbers = np.random.default_rng(seed)
     a, b = numbers.integers(-2, 3, (m, k)) * 1.0, numbers.integers(-2, 3, (k, n)) * 1.0
@@ -529,29 +539,37 @@ def multiply(
     tiles = -(-m // block_m) * -(-n // block_n)
     whole, together, parts = division or (tiles, 1, 1)
     units = -(-(tiles - whole) // together) * parts
-    counter = np.zeros(1 + units * shares, int)
-    partials = Pointer(np.full(units * block_m * block_n, np.nan))
+    counter, ticket = Pointer(np.zeros(1, int)), 2**62 + seed
+    flags = numbers.integers(-9, 9, units * shares)  # as they come
+    left = Pointer(np.full(units * block_m * block_n, np.nan)), Pointer(flags), ticket
     if along is not None:
-        kernel, scratch, rest = kernels["multicast_specialized"].multicast, (), (plan, along)
+        kernel, scratch, rest = kernels["multicast_specialized"].multicast, (), (plan,)
     elif kind == "none":
-        kernel, scratch, rest = kernels["wgmma_pipelined"].pipelined, (Pointer(counter),), (plan,)
+        kernel, scratch, rest = kernels["wgmma_pipelined"].pipelined, (counter,), (plan,)
     else:
-        kernel, scratch = kernels["wgmma_specialized"].specialized, (Pointer(counter), partials)
+        kernel, scratch = kernels["wgmma_specialized"].specialized, (counter, *left)
         rest = (whole, together, parts, plan)
     order = list(range(programs))
     if division is None:  # else a program waits for lower ones
         random.Random(seed).shuffle(order)
-    for program in order:
+    came = flags.copy()
+    replays = 1 if division is None or dynamic else 2  # memory is as the first one left it
+    for _replay in range(replays):
+        c.fill(np.nan)
+        c_desc.writes.fill(0)
+        for program in order:
 
-        def block(rank: int, program: int = program) -> None:
-            machine.enter(program, rank)
-            kernel(a_desc, b_desc, tail_desc, c_desc, *scratch, m, n, k, 2, *rest)
+            def block(rank: int, program: int = program) -> None:
+                machine.enter(program, rank)
+                kernel(a_desc, b_desc, tail_desc, c_desc, *scratch, m, n, k, 2, *rest)
 
-        machine.run(*(partial(block, rank) for rank in range(machine.blocks)))
-    np.testing.assert_array_equal(c, a @ b)
-    assert (c_desc.writes == 1).all()
-    if division is not None and whole < tiles and k > 2 * parts:
-        assert counter[1:].any(), "nothing was shared"
+            machine.run(*(partial(block, rank) for rank in range(machine.blocks)))
+        np.testing.assert_array_equal(c, a @ b)
+        assert (c_desc.writes == 1).all()
+        if division is not None:
+            assert np.isin(flags, [0, *came]).all(), "sums were left and not taken"
+            if whole < tiles and k > 2 * parts:
+                assert (flags == 0).sum() > (came == 0).sum(), "nothing was shared"
 
 
 KINDS = ("cooperative", "thirds", "pingpong", "whole", "none")
