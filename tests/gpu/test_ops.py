@@ -149,7 +149,7 @@ def test_opinfo_samples(dtype):
 
 @pytest.mark.parametrize("kernel", OWN)
 @pytest.mark.parametrize("dtype", UNIT, ids=str)
-def test_opinfo_samples_on_own_kernels(dtype, kernel, precision, capsys):
+def test_opinfo_samples_on_own_kernels(dtype, kernel, precision, capsys, record_property):
     if dtype is not torch.float32 and precision == "tf32":
         pytest.skip("tf32 concerns float32 alone")
     reached = total = 0
@@ -174,6 +174,7 @@ def test_opinfo_samples_on_own_kernels(dtype, kernel, precision, capsys):
             strict=True,
         ):
             torch.testing.assert_close(mine, its)
+    record_property("reached", f"{reached} of {total}")
     with capsys.disabled():
         print(f"\n{kernel}, {dtype}, {precision}: {reached} of {total} samples reached it")
     assert reached or kernel != "pointer"
