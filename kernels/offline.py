@@ -1,10 +1,10 @@
 """Compiling a kernel for a GPU that need not be here, and reading what it takes of an SM."""
 
+import contextlib
+import io
 import re
-import subprocess
-import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,18 +28,19 @@ def compile_for(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources
     spill_bytes: of a thread's spill stores. warnings: ptxas's of serialised wgmma. Raises
     CompileError with a one-line reason when it does not compile or no block fits on an SM.
     """
-    kernel = compiled(config, problem, gpu)
-    with tempfile.TemporaryDirectory(prefix="autoswizzle-") as folder:
-        registers, stack = _registers_and_stack(kernel.asm["cubin"], Path(folder))
-        ptx = kernel.asm["ptx"]
-        log = _ptxas_log(ptx, gpu, Path(folder)) if stack or "wgmma" in ptx else ""
+    with _compiler_log() as said:
+        kernel = compiled(config, problem, gpu)
+    log = said.getvalue()
+    used = re.findall(r"Used (\d+) registers", log)
+    if not used:
+        raise CompileError(f"ptxas must report registers, got {log[-200:]!r}")
     resources = Resources(
-        registers=registers,
+        registers=max(map(int, used)),
         shared_bytes=kernel.metadata.shared,
         num_warps=kernel.metadata.num_warps,
         spill_bytes=sum(map(int, re.findall(r"(\d+) bytes spill stores", log))),
         warnings=tuple(
-            re.sub(r"^ptxas\s*\S*\s*:\s*", "", line)
+            re.sub(r"^ptxas[\w-]*\s+\w+\s*:\s*", "", line)
             for line in log.splitlines()
             if "wgmma" in line and "serializ" in line
         ),
@@ -115,35 +116,16 @@ def compile_call(call: Call, capability: int) -> Any:  # noqa: ANN401
     )
 
 
-def _registers_and_stack(cubin: bytes, folder: Path) -> tuple[int, int]:
-    """Registers and stack bytes of a thread, as cuobjdump reads them from the binary."""
+@contextlib.contextmanager
+def _compiler_log() -> Iterator[io.StringIO]:
+    """What ptxas says meanwhile, of spills and of wgmma; what was compiled before is compiled anew.
+
+    Another run of ptxas would not do: its options are triton's, other ones in each version.
+    """
     from triton import knobs
 
-    path = folder / "kernel.cubin"
-    path.write_bytes(cubin)
-    text = _run_tool([knobs.nvidia.cuobjdump.path, "-res-usage", str(path)])
-    found = re.search(r"REG:(\d+) STACK:(\d+)", text)
-    if found is None:
-        raise CompileError(f"cuobjdump must report REG and STACK, got {text[-200:]!r}")
-    return int(found[1]), int(found[2])
-
-
-def _ptxas_log(ptx: str, gpu: Gpu, folder: Path) -> str:
-    """What ptxas says of the kernel's spills and wgmma; triton keeps no log of its own run."""
-    from triton.backends.nvidia.compiler import get_ptxas
-
-    target = re.search(r"^\.target\s+([\w]+)", ptx, re.MULTILINE)
-    if target is None:
-        raise CompileError("the kernel's PTX must name a target")
-    path = folder / "kernel.ptx"
-    path.write_text(ptx)
-    command = [get_ptxas(gpu.capability).path, "-v", "-lineinfo", f"--gpu-name={target[1]}"]
-    return _run_tool([*command, str(path), "-o", str(folder / "kernel.o")])
-
-
-def _run_tool(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        reason = (done.stderr or done.stdout).strip().splitlines()[-1:]
-        raise CompileError(f"{Path(command[0]).name} failed: {' '.join(reason)}")
-    return done.stdout + done.stderr
+    said = io.StringIO()
+    with knobs.compilation.scope(), knobs.nvidia.scope(), contextlib.redirect_stdout(said):
+        knobs.compilation.always_compile = True
+        knobs.nvidia.dump_ptxas_log = True
+        yield said
