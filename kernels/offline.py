@@ -1,10 +1,11 @@
 """Compiling a kernel for a GPU that need not be here, and reading what it takes of an SM."""
 
-import contextlib
 import io
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
+from threading import Lock
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from autoswizzle.problem import ALIGNMENT, TORCH_NAMES, GemmProblem
 from autoswizzle.simulator.resources import Resources, why_infeasible
 
 MAX_TENSOR_MEMORY = 512  # columns of a Blackwell SM's tensor memory (PTX ISA, tcgen05)
+_printing = Lock()  # a process has one standard output
 
 
 def compile_for(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources:
@@ -116,16 +118,16 @@ def compile_call(call: Call, capability: int) -> Any:  # noqa: ANN401
     )
 
 
-@contextlib.contextmanager
+@contextmanager
 def _compiler_log() -> Iterator[io.StringIO]:
     """What ptxas says meanwhile, of spills and of wgmma; what was compiled before is compiled anew.
 
-    Another run of ptxas would not do: its options are triton's, other ones in each version.
+    Triton prints it. Another run of ptxas would not do: triton's options differ by version.
     """
     from triton import knobs
 
     said = io.StringIO()
-    with knobs.compilation.scope(), knobs.nvidia.scope(), contextlib.redirect_stdout(said):
+    with _printing, knobs.compilation.scope(), knobs.nvidia.scope(), redirect_stdout(said):
         knobs.compilation.always_compile = True
         knobs.nvidia.dump_ptxas_log = True
         yield said

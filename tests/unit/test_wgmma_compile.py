@@ -1,9 +1,12 @@
 """wgmma candidates compile for sm_90 without a GPU, into what makes them fast."""
 
 import re
+import subprocess
 from dataclasses import replace
+from tempfile import NamedTemporaryFile
 
 import pytest
+from triton import knobs
 
 from autoswizzle.config import GemmConfig
 from autoswizzle.errors import LaunchError
@@ -11,6 +14,7 @@ from autoswizzle.hardware import find_gpu
 from autoswizzle.kernels.family import family
 from autoswizzle.kernels.offline import compile_for, compiled, meta_operands
 from autoswizzle.problem import GemmProblem
+from autoswizzle.search.study import MAX_SPILL_BYTES
 from autoswizzle.space import why_illegal
 
 pytestmark = pytest.mark.kernel
@@ -52,27 +56,52 @@ SPREAD = [
 ]  # fmt: skip
 
 
+LOCAL_MEMORY = re.compile(r"\b(LDL|STL)\b")  # what is spilled
+
+
+def k_loops(cubin: bytes) -> list[list[str]]:
+    """The innermost loops that multiply, line by line, in the machine code."""
+    with NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [knobs.nvidia.nvdisasm.path, "-c", file.name]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    lines = text.splitlines()
+    labels = {line.split(":")[0]: number for number, line in enumerate(lines) if line[:3] == ".L_"}
+    loops = []
+    for end, line in enumerate(lines):
+        jump = re.search(r"\bBRA\b.*`\((\.L_\w+)\)", line)
+        if jump is not None and labels[jump[1]] < end:
+            loops.append(range(labels[jump[1]], end))
+    products = [number for number, line in enumerate(lines) if "HGMMA" in line]
+    inner = {min((loop for loop in loops if at in loop), key=len) for at in products}
+    return [[lines[number] for number in loop] for loop in inner]
+
+
 @pytest.mark.parametrize(("text", "config"), SPREAD, ids=lambda value: str(value))
 def test_fast_code(text: str, config: GemmConfig) -> None:
     problem = GemmProblem.parse(text)
     assert why_illegal(config, problem, H200) is None
     resources = compile_for(config, problem, H200)  # raises when it does not fit on an SM
-    # Where partial sums are added, addresses are kept for longer than registers last: outside the
-    # k loop (read in the machine code, ptxas 12.8).
-    assert resources.spill_bytes <= (128 if config.stream_k or config.split_k > 1 else 0)
+    # Where partial sums are added, addresses are kept for longer than registers last.
+    shared = config.split_k > 1 or config.stream_k
+    assert resources.spill_bytes <= (MAX_SPILL_BYTES if shared else 0)
     assert resources.warnings == ()  # of wgmma that ptxas would serialise
     specialized = config.warp_specialize != "none"
     specialized_warps = 16 if config.block_m == 192 else 12
     assert resources.num_warps == (specialized_warps if specialized else config.num_warps)
-    ptx = compiled(config, problem, H200).asm["ptx"]
+    code = compiled(config, problem, H200).asm
+    loops = k_loops(code["cubin"])
+    assert len(loops) == ((resources.num_warps - 1) // config.num_warps if specialized else 1)
+    assert not any(LOCAL_MEMORY.search(line) for loop in loops for line in loop)
+    ptx = code["ptx"]
     for needed in ("wgmma.mma_async", "cp.async.bulk.tensor.2d.shared", "stmatrix"):
         assert (needed in ptx) == (needed != "stmatrix" or problem.dtype != "fp32"), needed
     assert "cp.async.bulk.tensor.2d.global.shared" in ptx
     assert ("setmaxnreg" in ptx) == specialized
     taken = re.search(r"atom\.global\.gpu\.relaxed\.(?:gpu\.)?add", ptx)  # the next tile
     assert bool(taken) == (config.scheduling == "dynamic")
-    shared = config.split_k > 1 or config.stream_k  # sums, behind flags
-    assert ("ld.global.gpu.acquire" in ptx) == shared
+    assert ("ld.global.gpu.acquire" in ptx) == shared  # sums, behind flags
     assert bool(re.search(r"(atom|red)\.global\.gpu\.release", ptx)) == shared
 
 
