@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from autoswizzle.kernels.bound import Launcher
 
 MAX_MEMOS = 65536  # decisions a process remembers, about 1 kB each, before it starts afresh
+_UNTUNED = ("miss", "nearest", "model")  # sources of what no own entry decided
 
 _log = logging.getLogger(__name__)
 
@@ -124,9 +125,16 @@ class Dispatcher:
         decision = self._memo.get((problem, gpu))
         if decision is None:
             with self.lock:
-                decision = self._memo.get((problem, gpu)) or self._decide(problem, gpu)
+                decision = self.foresee(problem, gpu)
                 remember(self._memo, (problem, gpu), decision)
+                if decision.source in _UNTUNED:
+                    self._misses.add(problem, gpu.name)
         return decision
+
+    def foresee(self, problem: GemmProblem, gpu: Gpu) -> Decision:
+        """What decide returns; the problem is not logged as one that was multiplied."""
+        with self.lock:
+            return self._memo.get((problem, gpu)) or self._decide(problem, gpu)
 
     def is_tuned(self, problem: GemmProblem, gpu: Gpu) -> bool:
         """Whether problem has an entry for some m, its own or another."""
@@ -175,7 +183,6 @@ class Dispatcher:
         )
 
     def _miss(self, problem: GemmProblem, gpu: Gpu) -> Decision:
-        self._misses.add(problem, gpu.name)
         policy = self.settings.on_miss
         decision = Decision(problem, TORCH, "miss", "no entry for this problem on this GPU")
         if policy == "nearest":
@@ -255,7 +262,7 @@ def explain(
             raise ProblemError(f"a must be a tensor, a problem or its text, got {a!r:.80}")
         problem, device = as_problem(a), 0
     facts = facts or gpu_of(device)
-    decision = decide(problem, facts)
+    decision = dispatcher().foresee(problem, facts)
     return replace(decision, near_miss=dispatcher().near_miss(problem, facts))
 
 

@@ -20,7 +20,7 @@ from autoswizzle.graph import multiply
 from autoswizzle.hardware import check_device
 from autoswizzle.operands import Output, output_of, overridden, torch_matmul, why_torch
 from autoswizzle.plans import WITH_TORCH, Plan, launch, plan_for, plan_of, product, quick, settled
-from autoswizzle.problem import TORCH_NAMES, GemmProblem, as_problems
+from autoswizzle.problem import ALIGNMENT, TORCH_NAMES, GemmProblem, as_problems
 from autoswizzle.recall import MATMUL, recall
 
 
@@ -106,10 +106,14 @@ def scratch_operands(
     dtype = getattr(torch, TORCH_NAMES[problem.dtype])
     contiguous = GemmProblem(problem.m, problem.n, problem.k, problem.dtype, problem.layout)
     skipped = 1 if contiguous.aligned and not problem.aligned else 0  # misaligns the base
+    unit = ALIGNMENT // problem.itemsize if problem.aligned else 1  # to which rows are padded
 
     def operand(rows: int, cols: int, layout: str) -> torch.Tensor:
-        flat = torch.empty(rows * cols + skipped, dtype=dtype, device=device)[skipped:]
-        return flat.view(rows, cols) if layout == "n" else flat.view(cols, rows).mT
+        outer, inner = (rows, cols) if layout == "n" else (cols, rows)
+        pitch = -(-inner // unit) * unit
+        flat = torch.empty(outer * pitch + skipped, dtype=dtype, device=device)[skipped:]
+        stored = flat.view(outer, pitch)[:, :inner]
+        return stored if layout == "n" else stored.mT
 
     m, n, k, layout = problem.m, problem.n, problem.k, problem.layout
     return operand(m, k, layout[0]), operand(k, n, layout[1])

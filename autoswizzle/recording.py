@@ -15,9 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from autoswizzle import graph
 from autoswizzle.cache.files import as_path, check_writable, write_atomic
-from autoswizzle.errors import ArgumentError
 from autoswizzle.operands import DTYPES, PLAIN, problem_of
 from autoswizzle.problem import ALIGNMENT, GemmProblem
+from autoswizzle.records import check_replaceable
 
 _aten = torch.ops.aten
 # Where the two matrices lie among the arguments of each operator that multiplies
@@ -42,12 +42,12 @@ def record_shapes(path: str | os.PathLike[str] | None = None) -> Iterator[Counte
     higher-order operators (torch.cond, flex_attention) are left out. path: a JSON Lines file they
     are written to at the end, most frequent first, also when the block raised; `autoswizzle tune
     --from-record` reads it. What torch.compile compiled runs eagerly meanwhile.
-    Raises ArgumentError for what names no file, CacheError when path's folder can't be written.
+    Raises ArgumentError for what names no file or a file that is no record, which stays as it is,
+    CacheError when path's folder can't be written.
     """
     file = None if path is None else as_path(path).absolute()  # the block may change the folder
     if file is not None:
-        if file.is_dir():
-            raise ArgumentError(f"path must name a file, got the folder {str(path)!r}")
+        check_replaceable(file, "path")
         check_writable(file.parent)
     counts: Counter[GemmProblem] = Counter()
     try:

@@ -12,6 +12,7 @@ from typing import Any
 
 from autoswizzle.cache.entry import SCHEMA, CacheEntry, dump_json
 from autoswizzle.cache.files import (
+    MAX_BYTES,
     check_writable,
     keep_aside,
     locked,
@@ -223,7 +224,7 @@ def export_entries(path: Path, entries: Iterable[CacheEntry]) -> int:
     """Merge entries into one sorted JSON file, which may exist; returns how many it then has.
 
     Of two entries of one key the better measured stays. Raises CacheError, leaving the file as it
-    is, when it is no cache file or can't be written.
+    is, when it is no cache file, can't be written or would be too large to read.
     """
     check_writable(path.parent)
     with locked(path.parent):
@@ -243,7 +244,13 @@ def export_entries(path: Path, entries: Iterable[CacheEntry]) -> int:
                 merged[entry.key.digest] = entry
         ordered = sorted(merged.values(), key=lambda entry: tuple(map(str, _order(entry.key))))
         data = {**others, "schema": SCHEMA, "entries": [entry.to_dict() for entry in ordered]}
-        write_atomic(path, dump_json(data))
+        text = dump_json(data)
+        if len(text) > MAX_BYTES:
+            too_many = (
+                f"{len(ordered)} entries in {len(text)} bytes, more than the {MAX_BYTES} read"
+            )
+            raise CacheError(f"cannot write {path}: {too_many}")
+        write_atomic(path, text)
     return len(ordered)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import typer
 
+from autoswizzle.cache.index import read_entries
 from autoswizzle.cache.store import CacheStore
 from autoswizzle.calibration import calibrated
 from autoswizzle.cli.failures import FAILED
@@ -119,8 +120,16 @@ def _cache_folder(folder: Path) -> Check:
 
 def _search_path() -> Iterator[Check]:
     for path in settings().cache_path:
-        state, detail = ("ok", "") if path.exists() else ("problem", ": no such file or folder")
+        problem = _why_unread(path)
+        state, detail = ("problem", f": {problem}") if problem else ("ok", "")
         yield Check("cache path", state, f"{path}{detail}")
+
+
+def _why_unread(path: Path) -> str:
+    """What keeps a place of AUTOSWIZZLE_CACHE_PATH, or a part of it, from being read."""
+    if path.is_dir():
+        return ""  # a folder may hold other files; what is passed over is logged
+    return read_entries(path)[1] if path.exists() else "no such file or folder"
 
 
 def _entries() -> Check:

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from autoswizzle.cli.worklist import json_value, text_of
 from autoswizzle.errors import ArgumentError
 from autoswizzle.problem import TORCH_NAMES, GemmProblem
+from autoswizzle.records import json_value, text_of
 
 TOKENS = tuple(2**power for power in range(14))  # 1..8192: decoding to a long prompt
 MODEL_TYPES = (  # decoders of fused attention and gated MLP projections

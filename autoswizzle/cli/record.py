@@ -15,8 +15,8 @@ import typer
 from autoswizzle.cache.files import as_path
 from autoswizzle.cli.failures import FAILED, complain, note
 from autoswizzle.cli.options import parsed
-from autoswizzle.cli.worklist import read_record
 from autoswizzle.errors import ArgumentError
+from autoswizzle.records import check_replaceable
 
 
 def record(
@@ -40,7 +40,7 @@ def record(
     Runs SCRIPT as python would and keeps which problems it multiplied, for tune --from-record. Its
     exit code is the program's. Options must come before SCRIPT.
     """
-    _check_replaceable(out)
+    check_replaceable(out, "--out")
     run = _module(program) if module else _script(program)
     path = out.absolute()  # the program may change the folder
     from autoswizzle.recording import record_shapes
@@ -58,16 +58,6 @@ def record(
         )
     if end is not None:
         raise end
-
-
-def _check_replaceable(out: Path) -> None:
-    if out.exists():
-        if not out.is_file():
-            raise ArgumentError(f"--out must be a file, got '{out}'")
-        try:
-            read_record(out)
-        except ArgumentError as error:
-            raise ArgumentError(f"--out must be a recorded file or a new one: {error}") from None
 
 
 def _script(name: str) -> Callable[[], object]:

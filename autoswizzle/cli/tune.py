@@ -20,12 +20,13 @@ from autoswizzle.cli.options import (
     positive,
     present_gpu,
 )
-from autoswizzle.cli.worklist import read_record, work_list
+from autoswizzle.cli.worklist import work_list
 from autoswizzle.cluster import scheduler_of
 from autoswizzle.errors import ArgumentError
 from autoswizzle.misses import FILE_NAME as MISSES
 from autoswizzle.misses import read_misses
 from autoswizzle.problem import ITEMSIZE
+from autoswizzle.records import read_record
 from autoswizzle.report.tables import print_json, table
 from autoswizzle.search.effort import EFFORTS
 from autoswizzle.settings import settings

@@ -2,8 +2,6 @@
 
 import csv
 import io
-import json
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -11,8 +9,8 @@ from typing import Any
 
 from autoswizzle.errors import ArgumentError, ProblemError
 from autoswizzle.problem import TEXT_FORM, GemmProblem
+from autoswizzle.records import json_lines, json_value, text_of
 
-MAX_BYTES = 64 * 1024**2  # of one file, a million problems; a device would never end
 _FIELDS = {field.name: field.type for field in fields(GemmProblem)}
 
 
@@ -64,69 +62,11 @@ def read_problems(path: Path, dtype: str | None = None) -> list[GemmProblem]:
     return problems
 
 
-def read_record(path: Path) -> list[GemmProblem]:
-    """The problems of a recorded run, each once, the most frequent first.
-
-    path: JSON Lines; each line a mapping with a "problem" in its text form and, if it stands for
-    several calls, their "count". Raises ArgumentError naming file and line.
-    """
-    counts: Counter[GemmProblem] = Counter()
-    for number, line in _json_lines(text_of(path, "--from-record")):
-        try:
-            problem, count = _recorded(line)
-        except ProblemError as error:
-            raise ArgumentError(f"{path}:{number}: {error}") from None
-        counts[problem] += count
-    return [problem for problem, _ in counts.most_common()]
-
-
-def _recorded(line: str) -> tuple[GemmProblem, int]:
-    item = json_value(line)
-    if not isinstance(item, dict) or not isinstance(item.get("problem"), str):
-        raise ProblemError(f'a line must be a JSON mapping with a "problem", got {line!r:.80}')
-    count = item.get("count", 1)
-    if type(count) is not int or count < 1:
-        raise ProblemError(f"count must be an integer of at least 1, got {count!r}")
-    return GemmProblem.parse(item["problem"]), count
-
-
-def text_of(path: Path, option: str) -> str:
-    """The content of a UTF-8 file that option names; raises ArgumentError."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            raise ArgumentError(
-                f"{option} must have at most {MAX_BYTES} bytes, got more in '{path}'"
-            )
-        return content.decode("utf-8-sig")
-    except OSError as error:
-        raise ArgumentError(
-            f"{option} must be a file that can be read, got '{path}': {error.strerror}"
-        ) from None
-    except UnicodeDecodeError:
-        raise ArgumentError(f"{path}:1: the file must be UTF-8 text") from None
-
-
-def json_value(text: str) -> Any:  # noqa: ANN401  # any JSON value
-    """The value that text spells, None where it is not JSON."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):  # ValueError: also an integer too long to convert
-        return None
-
-
 def _uncommented(text: str) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(text.splitlines(), 1):
         content = line.partition("#")[0].strip()
         if content:
             yield number, content
-
-
-def _json_lines(text: str) -> Iterator[tuple[int, str]]:
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.strip():
-            yield number, line
 
 
 def _csv_rows(text: str) -> Iterator[tuple[int, Mapping[str, str]]]:
@@ -173,5 +113,5 @@ def _typed(name: str, value: object) -> Any:  # noqa: ANN401  # any field's type
 _OPTIONAL = ", ".join(list(_FIELDS)[3:])
 _FORMATS: Mapping[str, tuple[Any, Any]] = {
     ".csv": (_from_fields, _csv_rows),
-    ".jsonl": (_from_json, _json_lines),
+    ".jsonl": (_from_json, json_lines),
 }

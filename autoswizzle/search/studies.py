@@ -13,7 +13,7 @@ import optuna
 import sqlalchemy
 
 from autoswizzle.config import TORCH
-from autoswizzle.errors import AutoswizzleError, ProblemError, TuneError
+from autoswizzle.errors import ArgumentError, AutoswizzleError, ProblemError, TuneError
 from autoswizzle.problem import GemmProblem
 from autoswizzle.search.finals import Final
 from autoswizzle.search.history import Failure, Record, measured, record_of
@@ -87,15 +87,17 @@ class Study:
 def read_studies(url: str) -> list[Study]:
     """The studies of a storage that hold an outcome; a damaged one is logged and left out.
 
-    url: an Optuna storage URL; an SQLite file that does not exist holds none.
-    Raises ArgumentError for a malformed URL, TuneError for a storage that can't be read.
+    url: an Optuna storage URL. Raises ArgumentError for a malformed one or an SQLite file that does
+    not exist, TuneError for a storage that can't be read.
     """
     with storage_errors(url), quiet_optuna():
         named = sqlalchemy.make_url(url)
         readable = url
         if named.get_backend_name() == "sqlite":
             if not named.database or not Path(named.database).exists():
-                return []
+                raise ArgumentError(
+                    f"storage must be one that exists, got {without_password(url)!r}"
+                )
             file = quote(str(Path(named.database).absolute()))
             readable = file_url(f"file:{file}", mode="ro", uri="true")
         try:

@@ -5,7 +5,7 @@ import math
 from autoswizzle.config import GemmConfig
 from autoswizzle.errors import ArgumentError
 from autoswizzle.hardware import Gpu
-from autoswizzle.problem import ALIGNMENT, GemmProblem
+from autoswizzle.problem import ALIGNMENT, INT32_MAX, GemmProblem
 from autoswizzle.smem import warp_grid
 
 MAX_REGISTERS = 255  # a thread can have
@@ -237,6 +237,8 @@ def _parts(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
     steps = -(-problem.k // config.block_k)
     if config.split_k > min(steps, MAX_SPLIT_K):
         return f"split_k must be in 1..{min(steps, MAX_SPLIT_K)}, got {config.split_k}"
+    if steps * config.split_k > INT32_MAX:  # the device divides steps * part by split_k
+        return f"k steps x split_k must be <= {INT32_MAX}, got {steps * config.split_k}"
     grid_m, grid_n = grid(config, problem)
     items, most = grid_m * grid_n * config.split_k, MAX_SPLIT_WAVES * gpu.num_sms
     if items > most:

@@ -12,7 +12,7 @@ RANKS = [
     ("errors",),
     ("settings", "variety"),
     ("problem", "hardware", "smem", "toolchain"),
-    ("config", "operands", "misses", "calibration"),
+    ("config", "operands", "misses", "records", "calibration"),
     ("space",),
     ("simulator",),
     ("kernels", "search", "cache", "cluster"),

@@ -9,8 +9,8 @@ import time
 import pytest
 
 from autoswizzle.cli.app import run
-from autoswizzle.cli.worklist import read_record
 from autoswizzle.problem import GemmProblem
+from autoswizzle.records import read_record
 
 PRODUCT = "import torch\ntorch.ones(8, 16).bfloat16() @ torch.ones(16, 32).bfloat16()\n"
 PROBLEM = GemmProblem(8, 32, 16)

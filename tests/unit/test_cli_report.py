@@ -268,6 +268,7 @@ def test_a_page_of_nothing_is_a_page(fresh, tmp_path, capsys):
         (["--html", "/no/such/x.html"], "--html must be a file in a folder that exists"),
         (["--html", "."], "--html must be a file in a folder that exists"),
         (["--storage", "x.db"], "--storage must be a URL"),
+        (["--storage", "sqlite:////no/such/x.db"], "storage must be one that exists"),
     ],
 )
 def test_bad_arguments(args, named, fresh, capsys):

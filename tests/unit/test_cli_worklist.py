@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from autoswizzle.cli import worklist
+from autoswizzle import records
 from autoswizzle.cli.worklist import read_problems, work_list
 from autoswizzle.errors import ArgumentError
 from autoswizzle.problem import GemmProblem
@@ -117,6 +117,6 @@ def test_dtype_fills_in_and_must_agree(tmp_path):
 
 
 def test_a_file_that_never_ends_is_refused(monkeypatch):
-    monkeypatch.setattr(worklist, "MAX_BYTES", 1000)
+    monkeypatch.setattr(records, "MAX_BYTES", 1000)
     with pytest.raises(ArgumentError, match="--file must have at most 1000 bytes, got more in"):
         read_problems(Path("/dev/zero"))

@@ -231,6 +231,15 @@ def test_a_hit_is_no_miss(made, store, entry_for, h200, tmp_path):
     assert not (tmp_path / "user" / "misses.jsonl").exists()
 
 
+def test_what_is_explained_is_no_miss_until_it_is_multiplied(fake_gpu, h200):
+    log = dispatcher().settings.cache_dir / "misses.jsonl"
+    assert explain(PROBLEM).source == "miss"
+    assert read_misses(log) == []
+    dispatcher().decide(PROBLEM, h200)
+    assert explain(PROBLEM).source == "miss"
+    assert read_misses(log) == [PROBLEM]
+
+
 def test_bad_lines_of_a_miss_log_are_skipped(tmp_path, caplog):
     log = tmp_path / "misses.jsonl"
     good = json.dumps({"problem": str(PROBLEM), "gpu": "H200"})

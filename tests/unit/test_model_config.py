@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from autoswizzle.cli import worklist
+from autoswizzle import records
 from autoswizzle.cli.app import run
 from autoswizzle.cli.model_config import MODEL_TYPES, TOKENS, projections
 from autoswizzle.errors import ArgumentError
@@ -136,7 +136,7 @@ def test_a_file_that_is_no_config_is_named(tmp_path, content):
 
 
 def test_a_file_that_can_not_be_read_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(worklist, "MAX_BYTES", 1000)
+    monkeypatch.setattr(records, "MAX_BYTES", 1000)
     with pytest.raises(ArgumentError, match="--hf-config must have at most 1000 bytes, got more"):
         projections(Path("/dev/zero"))
     with pytest.raises(ArgumentError, match=r"--hf-config must be a file .*No such file"):

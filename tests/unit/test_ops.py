@@ -524,6 +524,14 @@ def test_a_single_row_or_column_counts_as_row_major(extents):
     assert problem_of(*scratch_operands(problem, torch.device("cpu"))) == problem
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["fp16", "fp32"])
+@pytest.mark.parametrize("extents", [(3, 8, 7), (63, 128, 65), (5, 16, 16)])
+def test_operands_with_padded_rows_pose_their_problem(extents, dtype, layout):
+    problem = GemmProblem(*extents, dtype, layout, aligned=True)
+    assert problem_of(*scratch_operands(problem, torch.device("cpu"))) == problem
+
+
 @pytest.mark.parametrize("offset", [0, 1, 2, 8, 3])
 def test_alignment_counts_base_and_outer_stride(offset):
     buffer = torch.zeros(8 + 128 * 64, dtype=torch.float16)

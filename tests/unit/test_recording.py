@@ -8,12 +8,13 @@ import torch
 from torch.nn import functional
 from torch.nn.attention.flex_attention import flex_attention
 
-from autoswizzle.cli.worklist import read_problems, read_record
+from autoswizzle.cli.worklist import read_problems
 from autoswizzle.errors import ArgumentError, CacheError
 from autoswizzle.ops import matmul
 from autoswizzle.patching import patch
 from autoswizzle.problem import GemmProblem
 from autoswizzle.recording import record_shapes
+from autoswizzle.records import read_record
 
 
 def bf16(*shape):
@@ -193,9 +194,25 @@ def test_a_path_that_names_no_file_is_refused_before_the_first_product(
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
-    with pytest.raises(ArgumentError, match="path must name a file"), record_shapes(wrong):
+    with pytest.raises(ArgumentError, match=r"path must (name|be) a file"), record_shapes(wrong):
         pytest.fail("entered")
     assert [item.name for item in tmp_path.iterdir()] == ["folder"]
+
+
+@pytest.mark.parametrize("content", ["# notes\n", '{"m": 1}\n', "\0"], ids=repr)
+def test_a_file_that_is_no_record_is_left_as_it_is(tmp_path, content):
+    (tmp_path / "mine").write_text(content)
+    words = "path must be a recorded file or a new one"
+    with pytest.raises(ArgumentError, match=words), record_shapes(tmp_path / "mine"):
+        raise AssertionError
+    assert (tmp_path / "mine").read_text() == content
+
+
+def test_a_record_is_replaced(tmp_path):
+    for call in (lambda: bf16(8, 16) @ V, lambda: None, lambda: bf16(4, 16) @ V):
+        with record_shapes(tmp_path / "shapes.jsonl") as counts:
+            call()
+        assert read_record(tmp_path / "shapes.jsonl") == list(counts)
 
 
 def test_the_file_is_where_it_was_asked_for(tmp_path, monkeypatch):

@@ -56,6 +56,14 @@ def test_illegal_pointer_configs_are_named(change: dict[str, object], named: str
     assert named in reason
 
 
+def test_k_steps_that_int32_can_not_divide_among_parts_are_illegal() -> None:
+    config = GemmConfig("pointer", 16, 16, 16, split_k=32, swizzle="row")
+    last = 2**31 // 32 - 1  # steps, of which 32 times as many end below 2**31
+    assert why_illegal(config, GemmProblem(1, 16, 16 * last), H200) is None
+    reason = why_illegal(config, GemmProblem(1, 16, 16 * last + 1), H200)
+    assert reason == f"k steps x split_k must be <= {2**31 - 1}, got {2**31}"
+
+
 @pytest.mark.parametrize("extent", ["m", "n", "k"])
 def test_an_extent_whose_blocks_int32_can_not_count_is_illegal(extent) -> None:
     problem = replace(GemmProblem(1, 1, 1, "fp16"), **{extent: 2**31 - 100})

@@ -567,6 +567,19 @@ def test_a_foreign_file_is_refused_and_left(tmp_path, entry_for, content):
     assert hashlib.sha256(path.read_bytes()).hexdigest() == before
 
 
+def test_an_export_that_no_reader_would_take_is_refused(tmp_path, entry_for, monkeypatch):
+    path = tmp_path / "c.json"
+    export_entries(path, [entry_for()])
+    before = path.read_bytes()
+    monkeypatch.setattr(store, "MAX_BYTES", len(before))
+    assert export_entries(path, [entry_for()]) == 1
+    with pytest.raises(
+        CacheError, match=f"cannot write .*c.json: 2 entries in .* {len(before)} read"
+    ):
+        export_entries(path, [entry_for("65x128x256:fp16:nn")])
+    assert path.read_bytes() == before
+
+
 def test_an_export_to_a_device_or_below_a_file_names_the_path(tmp_path, entry_for):
     (tmp_path / "file").write_text("")
     for path in ("/dev/full", tmp_path / "file" / "x.json"):

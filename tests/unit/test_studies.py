@@ -123,9 +123,10 @@ def test_a_folder_may_have_any_name(name, stored_search, tmp_path):
     assert list(tmp_path.iterdir()) == [path.parent]
 
 
-def test_what_is_not_there_holds_nothing(url, tmp_path):
-    assert read_studies(url) == []
-    assert read_studies("sqlite://") == []
+@pytest.mark.parametrize("absent", [None, "sqlite://"])
+def test_a_storage_that_is_not_there_is_named_and_not_made(url, tmp_path, absent):
+    with pytest.raises(ArgumentError, match="storage must be one that exists, got 'sqlite:"):
+        read_studies(absent or url)
     assert list(tmp_path.iterdir()) == []
 
 
