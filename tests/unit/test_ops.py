@@ -103,6 +103,15 @@ def test_empty_extents_launch_nothing(tuned, left, right):
     assert not tuned.calls
 
 
+def test_empty_extents_are_no_miss(fake_gpu, fresh, monkeypatch):  # N01
+    monkeypatch.setenv("AUTOSWIZZLE_ON_MISS", "error")
+    for left, right in SHAPES:
+        if 0 in (*left, *right):
+            matmul(ints(*left), ints(*right))
+            matmul(ints(*left).requires_grad_(), ints(*right)).sum().backward()
+    assert not fresh.exists()  # where misses are noted
+
+
 PAIRS = [
     (torch.float16, torch.float32),
     (torch.float64, torch.float32),
