@@ -822,6 +822,20 @@ def test_the_tune_policy_tunes_once_for_all_threads(fake_gpu, entry_for, monkeyp
     assert len(fake_gpu.calls) == before + 1
 
 
+def test_nothing_is_tuned_in_deterministic_mode(fake_gpu, monkeypatch):
+    """The noise of a measurement would decide which bits a product has."""
+    monkeypatch.setenv("AUTOSWIZZLE_ON_MISS", "tune")
+    monkeypatch.setattr(tuning, "tune", lambda *args, **options: pytest.fail("tuned"))
+    a, b = ints(4, 16), ints(16, 8)
+    torch.use_deterministic_algorithms(True)
+    try:
+        for _ in range(2):
+            assert torch.equal(matmul(a, b), a @ b)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert not fake_gpu.calls
+
+
 @pytest.mark.parametrize("how", ["raised", "reported"])
 def test_a_failed_tuning_is_torch_with_one_warning(fake_gpu, monkeypatch, caplog, how):
     monkeypatch.setenv("AUTOSWIZZLE_ON_MISS", "tune")
