@@ -101,6 +101,7 @@ class Decision:
 class Dispatcher:
     """Decides, and remembers what it decided; safe to use from several threads.
 
+    triton: its version, asked for by the first decision, as that reads files: a capture makes none.
     rank: (problem, gpu) -> the configuration the model predicts best, for the policy "model".
     """
 
@@ -108,10 +109,10 @@ class Dispatcher:
         self,
         settings: Settings,
         store: CacheStore,
-        triton: tuple[int, int] | None,
+        triton: Callable[[], tuple[int, int] | None],
         rank: Callable[[GemmProblem, Gpu], GemmConfig] | None = None,
     ) -> None:
-        self.settings, self.store, self.triton = settings, store, triton
+        self.settings, self.store, self._triton = settings, store, triton
         self._rank = rank or _predicted_best
         self._misses = MissLog(settings.cache_dir / FILE_NAME)
         self._memo: dict[tuple[GemmProblem, Gpu], Decision] = {}
@@ -143,7 +144,7 @@ class Dispatcher:
     def fingerprint(self) -> str:
         """Hex digest of every entry a decision may rest on, and of the policy."""
         verdicts = sorted((s.entry.key.digest, str(s.entry.config)) for s in self.store.entries())
-        facts = (verdicts, self.settings.on_miss, self.settings.disabled, self.triton)
+        facts = (verdicts, self.settings.on_miss, self.settings.disabled, self._triton())
         return hashlib.sha256(repr(facts).encode()).hexdigest()
 
     def claim(self, problem: GemmProblem, gpu: Gpu) -> bool:
@@ -162,12 +163,12 @@ class Dispatcher:
         return self.store.nearest(self._key(problem, gpu), kernels.current_source)
 
     def _key(self, problem: GemmProblem, gpu: Gpu) -> CacheKey:
-        return key_for(problem, gpu, triton=self.triton)
+        return key_for(problem, gpu, triton=self._triton())
 
     def _decide(self, problem: GemmProblem, gpu: Gpu) -> Decision:
         if self.settings.disabled:
             return Decision(problem, TORCH, "disabled", "AUTOSWIZZLE_DISABLE=1")
-        if self.triton is None:
+        if self._triton() is None:
             return Decision(problem, TORCH, "unsupported", "triton is not installed")
         stored = self.store.get(self._key(problem, gpu), kernels.current_source)
         if stored is None or not _legal(stored, problem, gpu):
@@ -223,7 +224,7 @@ def dispatcher() -> Dispatcher:
     _show_log(settings().log_level)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_start_afresh)
-    return Dispatcher(settings(), shared_store(), triton_version())
+    return Dispatcher(settings(), shared_store(), triton_version)
 
 
 def decide(problem: GemmProblem, gpu: Gpu) -> Decision:

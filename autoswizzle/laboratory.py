@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from autoswizzle import kernels
 from autoswizzle.config import TORCH, GemmConfig
+from autoswizzle.errors import CandidateError, TuneError
 from autoswizzle.hardware import Gpu
 from autoswizzle.problem import GemmProblem
 from autoswizzle.settings import settings
@@ -190,7 +191,7 @@ class Laboratory:
         problem: GemmProblem,
         progress: "Callable[[Progress], None] | None" = None,
     ) -> "SearchResult":
-        """Search problem; raises TuneError when no configuration of ours could be used."""
+        """Search problem; raises TuneError when nothing or nothing of ours could be used."""
         from autoswizzle.search.bench import Racing, Screening
         from autoswizzle.search.study import search
 
@@ -216,9 +217,12 @@ class Laboratory:
                 found: Race = self.bench(task)
             return found
 
-        with self._interruptible():
-            seeds = self.announce(problem)
-            self.bench(Screening(problem, TORCH, 1.0))  # starts it, makes operands, off the clock
+        try:
+            with self._interruptible():
+                seeds = self.announce(problem)
+                self.bench(Screening(problem, TORCH, 1.0))  # starts it, makes operands, uncounted
+        except CandidateError as error:  # memory for no operands, say: other problems go on
+            raise TuneError(f"{problem} can't be measured: {error.kind}: {error}") from error
         return search(
             problem,
             self.gpu,

@@ -183,7 +183,9 @@ def settled(problem: GemmProblem, gpu: Gpu, device: int) -> Decision:
             f"no tuned entry for {problem} on {gpu.name} (AUTOSWIZZLE_ON_MISS=error); "
             f"nearest: {near or 'none'}; tune it with: autoswizzle tune {problem}"
         )
-    if policy == "tune" and dispatcher().claim(problem, gpu):
+    if policy == "tune" and torch.are_deterministic_algorithms_enabled():
+        _log.info("%s is not tuned in torch's deterministic mode: noise would choose", problem)
+    elif policy == "tune" and dispatcher().claim(problem, gpu):
         _tune(problem, device)
         return decide(problem, gpu)
     return decision

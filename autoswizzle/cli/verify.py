@@ -9,10 +9,10 @@ import typer
 
 from autoswizzle.cache.entry import CacheEntry
 from autoswizzle.cache.key import key_for
-from autoswizzle.cli.failures import FAILED
+from autoswizzle.cli.failures import FAILED, one_line
 from autoswizzle.cli.options import integer, need_triton, positive, present_gpu
 from autoswizzle.config import TORCH
-from autoswizzle.errors import CacheError, CandidateError
+from autoswizzle.errors import CacheError, CandidateError, LaunchError
 from autoswizzle.hardware import Gpu
 from autoswizzle.report.tables import print_json, table
 from autoswizzle.search.effort import EFFORTS
@@ -96,9 +96,12 @@ def _ratio(entry: CacheEntry, gpu: Gpu, device: int) -> float:
     from autoswizzle import kernels
     from autoswizzle.search.measure import Measurer
 
-    with torch.cuda.device(device):
-        measurer = Measurer(entry.key.problem, gpu, kernels.run, device=f"cuda:{device}")
-        ratio, _, _ = measurer.race([entry.config, TORCH], RACE_MS).ratio()
+    try:
+        with torch.cuda.device(device):
+            measurer = Measurer(entry.key.problem, gpu, kernels.run, device=f"cuda:{device}")
+            ratio, _, _ = measurer.race([entry.config, TORCH], RACE_MS).ratio()
+    except torch.OutOfMemoryError as error:
+        raise LaunchError(one_line(error), "OutOfMemoryError") from error
     return ratio
 
 

@@ -1,11 +1,12 @@
 """The final of a search: does anything beat torch by the margin, beyond noise, on fresh data?"""
 
+import logging
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from autoswizzle.config import TORCH, GemmConfig
-from autoswizzle.errors import ArgumentError
+from autoswizzle.errors import ArgumentError, CandidateError
 from autoswizzle.search.measure import Measurement, Race
 from autoswizzle.variety import varied
 
@@ -13,6 +14,8 @@ from autoswizzle.variety import varied
 # this of the fastest in the screening; the median is 1 % behind it.
 NEAR = 1.08
 OF_A_TILE = 2
+
+_log = logging.getLogger(__name__)
 
 RaceCall = Callable[[Sequence[GemmConfig], int], Race]
 
@@ -69,15 +72,50 @@ def run_final(finalists: Sequence[GemmConfig], race: RaceCall, margin: float) ->
 
     race(configs, seed) times configs in turns on inputs of that seed, new for each race: the second
     is free of the first one's luck. The fastest wins only if the whole confidence interval of
-    torch's time over its own lies above 1 + margin; otherwise torch wins.
+    torch's time over its own lies above 1 + margin; otherwise torch wins. A finalist that fails a
+    race is left out; raises CandidateError when none is left, or it is no finalist that fails.
     """
-    first = race([*finalists, TORCH], 1)
-    ours = first.measurements[:-1]
-    fastest = min(ours, key=lambda item: item.time_us).config
-    second = race([fastest, TORCH], 2)
+    sound = list(finalists)
+    while True:
+        try:
+            first = race([*sound, TORCH], 1)
+        except CandidateError as error:
+            sound = _without_failing(sound, race, error)
+            continue
+        fastest = min(first.measurements[:-1], key=lambda item: item.time_us).config
+        try:
+            second = race([fastest, TORCH], 2)
+            break
+        except CandidateError as error:
+            if sound == [fastest]:
+                raise
+            _leave_out(fastest, error)
+            sound.remove(fastest)
     ratio, low, high = second.ratio()
     winner = fastest if low > 1 + margin else TORCH
     return Final(winner, fastest, ratio, low, high, first.measurements, second.measurements)
+
+
+def _without_failing(
+    finalists: Sequence[GemmConfig], race: RaceCall, error: CandidateError
+) -> list[GemmConfig]:
+    """Those that run alone, when the race of all failed with this error; raises it if that is none
+    or all.
+    """
+    sound = []
+    for config in finalists:
+        try:
+            race([config], 1)
+            sound.append(config)
+        except CandidateError as alone:
+            _leave_out(config, alone)
+    if not sound or len(sound) == len(finalists):
+        raise error
+    return sound
+
+
+def _leave_out(config: GemmConfig, error: CandidateError) -> None:
+    _log.warning("left out of the final: %s: %s: %s", config, error.kind, error)
 
 
 def finalists(measured: Sequence[Measurement], count: int, default: GemmConfig) -> list[GemmConfig]:

@@ -179,11 +179,12 @@ class Measurer:
         """
         check_choice("method", method, METHODS)
         with float32_precision(self._problem):
-            calls = self._checked_calls(config)
             if method == "burst":
-                samples = burst(calls[0], self._backend, budget_ms)
+                call = self._checked_calls(config)[0]
+                samples = burst(call, self._backend, budget_ms)
+                self._check(call)
             else:
-                samples = sustained(calls, self._backend, budget_ms)
+                samples = sustained(self._loop(config), self._backend, budget_ms)
         return Measurement.from_samples(config, method, samples)
 
     def race(self, configs: Sequence[GemmConfig], budget_ms: float, turn: Turn = SHORT) -> Race:
@@ -210,16 +211,25 @@ class Measurer:
 
     def loops(self, configs: Sequence[GemmConfig]) -> list[Loop]:
         """Check every product; the calls of each configuration as one replayable launch."""
-        return [loop(self._checked_calls(config), self._backend) for config in configs]
+        return [self._loop(config) for config in configs]
+
+    def _loop(self, config: GemmConfig) -> Loop:
+        looped = loop(self._checked_calls(config), self._backend)
+        self._check(looped.replay)  # the first launch may be right, and later or captured ones not
+        return looped
 
     def _checked_calls(self, config: GemmConfig) -> list[Call]:
+        calls = [self._call(config, *buffers) for buffers in self._buffers]
+        self._check(calls[0])
+        return calls
+
+    def _check(self, launch: Call) -> None:
+        """Raise WrongResultError unless launch makes the product in the first output."""
         out = self._buffers[0][-1]
         out.fill_(float("nan"))
-        calls = [self._call(config, *buffers) for buffers in self._buffers]
-        calls[0]()
+        launch()
         self._backend.synchronize()
         self._reference.check(out)
-        return calls
 
     def _call(
         self, config: GemmConfig, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor

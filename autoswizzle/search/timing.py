@@ -186,9 +186,8 @@ def loop(calls: Sequence[Call], backend: Backend) -> Loop:
     return Loop(replay, passes * len(calls), pass_us / len(calls), median(hosts))
 
 
-def sustained(calls: Sequence[Call], backend: Backend, budget_ms: float) -> Samples:
+def sustained(looped: Loop, backend: Backend, budget_ms: float) -> Samples:
     """Back-to-back calls over rotated buffers, as one captured graph replayed again and again."""
-    looped = loop(calls, backend)
     count = _clamp(1e3 * budget_ms / (looped.time_us * looped.calls))
     times = [us / looped.calls for us in _replayed(looped.replay, backend, count)]
     return Samples(tuple(checked(times)), looped.host_us, False, count * looped.calls)
@@ -227,7 +226,7 @@ def interleaved(
         turns.append({place: take_turn(place) for place in order})
     backend.synchronize()
     return [
-        tuple(_elapsed_us(*each[place]) / calls[place] for each in turns[warm_up:])
+        tuple(checked([_elapsed_us(*each[place]) / calls[place] for each in turns[warm_up:]]))
         for place in places
     ]
 

@@ -14,7 +14,7 @@ from autoswizzle.hardware import detect
 from autoswizzle.problem import GemmProblem
 from autoswizzle.search.bench import Bench, Racing, Screening
 from autoswizzle.search.measure import Measurer
-from autoswizzle.search.timing import CudaBackend, burst, sustained
+from autoswizzle.search.timing import CudaBackend, burst, loop, sustained
 from autoswizzle.search.workers import Worker
 
 SLEEP_CYCLES = 100_000  # 50 to 100 us
@@ -30,7 +30,7 @@ def test_neither_the_flush_nor_the_host_is_in_the_window(backend):
     sleep = partial(torch.cuda._sleep, SLEEP_CYCLES)
     plain = burst(sleep, backend, 50, flush=False)
     flushed = burst(sleep, backend, 50)
-    replayed = sustained([sleep], backend, 50)
+    replayed = sustained(loop([sleep], backend), backend, 50)
     assert not flushed.host_bound
     for samples in (flushed, replayed):
         assert abs(median(samples.times_us) - median(plain.times_us)) < 5
@@ -40,7 +40,7 @@ def test_neither_the_flush_nor_the_host_is_in_the_window(backend):
         sleep()
 
     assert burst(late, backend, 50).host_bound
-    hidden = sustained([late], backend, 50)
+    hidden = sustained(loop([late], backend), backend, 50)
     assert abs(median(hidden.times_us) - median(plain.times_us)) < 5
     assert hidden.host_us > 1000
 

@@ -98,14 +98,18 @@ def keep(problem, config):
     dispatcher().store.put(CacheEntry(key, config, time_us=1.0, torch_us=2.0, ratio=2.0))
 
 
-SPLIT = GemmConfig(
-    kernel="wgmma", block_n=256, block_k=64, num_stages=4, persistent=True, epilogue_subtile=4,
-    warp_specialize="cooperative", split_k=8,
-)  # fmt: skip
+SPLITS = [
+    GemmConfig(block_m=64, block_n=64, block_k=64, split_k=8),
+    GemmConfig(
+        kernel="wgmma", block_n=256, block_k=64, num_stages=4, persistent=True, epilogue_subtile=4,
+        warp_specialize="cooperative", split_k=8,
+    ),
+]  # fmt: skip
+each_split = pytest.mark.parametrize("split", SPLITS, ids=lambda config: config.kernel)
 
 
-def need_split(problem, config=SPLIT):
-    """Skip where no kernel splits k, as on GPUs without wgmma."""
+def need_split(problem, config):
+    """Skip where its kernel can't split k, as wgmma on other GPUs."""
     reason = why_illegal(config, problem, detect(torch.cuda.current_device()))
     if reason is not None:
         pytest.skip(reason)
@@ -254,9 +258,10 @@ def test_cancelling_sums(kernel, extent):
     assert (ours == 0.5).all()
 
 
-@pytest.mark.parametrize("splits", [1, 2, 4, 8])
-def test_parts_of_a_split_sum_are_kept_in_float32(splits):
-    config = replace(SPLIT, split_k=splits)
+@each_split
+@pytest.mark.parametrize("parts", [1, 2, 4, 8])
+def test_parts_of_a_split_sum_are_kept_in_float32(split, parts):
+    config = replace(split, split_k=parts)
     a, b = cancelling(16, 16)
     need_split(dispatch.problem_of(a, b), config)
     for _ in range(3):
@@ -284,10 +289,11 @@ assert plans.plan_of(a, b).config.split_k == 8
 """
 
 
-def test_a_split_entry_is_right_from_the_first_call_of_a_process():
+@each_split
+def test_a_split_entry_is_right_from_the_first_call_of_a_process(split):
     problem = GemmProblem(96, 96, 512, "fp16")
-    need_split(problem)
-    keep(problem, SPLIT)
+    need_split(problem, split)
+    keep(problem, split)
     done = subprocess.run(
         [sys.executable, "-c", FRESH], capture_output=True, text=True, check=False
     )
@@ -307,19 +313,20 @@ def launched(call):
     return [event.name for event in sorted(events, key=lambda e: e.time_range.start)] or None
 
 
-def test_what_is_timed_is_what_runs():
+@each_split
+def test_what_is_timed_is_what_runs(split):
     """Zeroing and reducing of a split product are in both."""
     problem = GemmProblem(64, 64, 8192, "bf16")
-    need_split(problem)
-    keep(problem, SPLIT)
+    need_split(problem, split)
+    keep(problem, split)
     a, b = ints(64, 8192), ints(8192, 64)
     if launched(lambda: torch.zeros(8, device="cuda")) is None:
         pytest.skip("torch's profiler sees no launches here")
-    timed = launched(partial(kernels.run, SPLIT, problem, a, b, a.new_empty(64, 64)))
+    timed = launched(partial(kernels.run, split, problem, a, b, a.new_empty(64, 64)))
     used = launched(partial(matmul, a, b))
     assert plans.plan_of(a, b).launcher is not None
     assert timed == used
-    assert launched(partial(matmul, a, b, config=SPLIT)) == used
+    assert launched(partial(matmul, a, b, config=split)) == used
 
 
 VIEWS = {
@@ -422,6 +429,62 @@ def test_offsets_beyond_32_bits(kernel):
     if ours is not None:
         assert torch.equal(ours, expected)
     assert torch.equal(matmul(left, a.t()), expected)
+
+
+TALL = 2**20 + 8
+PAST = 2**31 // 2056  # a row of 2056 elements, or 2057, that begins or ends beyond 2**31
+FAR = {  # extents and layout of a product with a contiguous matrix of more than 2**31 elements
+    "a": (TALL, 16, 2056, "nn"),
+    "a turned": (TALL, 16, 2056, "tn"),
+    "b": (16, TALL, 2056, "nn"),
+    "b turned": (16, TALL, 2056, "nt"),
+    "b of one row": (1, TALL, 2056, "nn"),
+    "b turned of one row": (1, TALL, 2056, "nt"),
+    "out": (TALL, 2056, 16, "nt"),
+    "padded a": (TALL, 16, 2057, "nt"),
+    "padded out": (TALL, 2057, 16, "nn"),
+}
+
+
+def random_ints(rows, cols, letter):
+    """Integers in -2..2 in bfloat16, drawn in place."""
+    shape = (rows, cols) if letter == "n" else (cols, rows)
+    stored = torch.empty(shape, dtype=torch.bfloat16, device="cuda").random_(-2, 3)
+    return stored if letter == "n" else stored.t()
+
+
+@pytest.mark.parametrize("kernel", OWN)
+@pytest.mark.parametrize("case", FAR)
+def test_more_elements_than_32_bits_count(case, kernel):
+    if torch.cuda.mem_get_info()[0] < 24 * 2**30:
+        pytest.skip("needs 24 GiB of free GPU memory")
+    m, n, k, layout = FAR[case]
+    a, b = random_ints(m, k, layout[0]), random_ints(k, n, layout[1])
+    out = torch.full((m, n), float("nan"), dtype=torch.bfloat16, device="cuda")
+    if forced(a, b, kernel, out=out) is None:
+        assert kernel != "pointer"
+        pytest.skip(f"{kernel} does not take it")
+    few = torch.tensor([0, 1, PAST - 1, PAST, PAST + 1, TALL - 2, TALL - 1], device="cuda")
+    if m == TALL:
+        assert torch.equal(out[few], (a[few].double() @ b.double()).bfloat16())
+    else:
+        assert torch.equal(out[:, few], (a.double() @ b[:, few].double()).bfloat16())
+    assert not out.isnan().any()
+
+
+MANY = 256 * 70000  # rows or columns of more tiles than a grid's second axis holds, 65535
+
+
+@pytest.mark.parametrize("kernel", OWN)
+@pytest.mark.parametrize(("m", "n"), [(MANY, 8), (8, MANY), (1, MANY)])
+def test_tiles_beyond_a_grid_axis(m, n, kernel):
+    a, b = random_ints(m, 16, "n"), random_ints(16, n, "n")
+    out = torch.full((m, n), float("nan"), dtype=torch.bfloat16, device="cuda")
+    if forced(a, b, kernel, out=out) is None:
+        assert kernel != "pointer"
+        pytest.skip(f"{kernel} does not take it")
+    assert torch.equal(out, torch.matmul(a, b))
+    assert torch.ones(4, device="cuda").sum().item() == 4
 
 
 def test_batches_beyond_a_grid_axis():
@@ -577,6 +640,7 @@ def test_sixteen_threads_on_a_new_shape(at_once):
     products = at_once(lambda: matmul(a, b))
     assert len(products) == 16
     assert all(torch.equal(product, expected) for product in products)
+    assert plans.plan_of(a, b).launcher is not None
 
 
 def test_a_side_stream():
@@ -592,6 +656,7 @@ def test_a_side_stream():
         assert torch.cuda.current_stream() == stream
     torch.cuda.current_stream().wait_stream(stream)
     assert torch.equal(product, torch.ones_like(a) @ b)
+    assert plans.plan_of(a, b).launcher is not None
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
@@ -600,6 +665,7 @@ def test_another_device_than_the_current_one():
     a, b = ints(64, 256, device="cuda:1"), ints(256, 128, device="cuda:1")
     product = matmul(a, b)
     assert product.device == a.device
+    assert plans.plan_of(a, b).launcher is not None
     assert torch.equal(product, (a.double() @ b.double()).bfloat16())
     assert torch.cuda.current_device() == 0
     with pytest.raises(RuntimeError, match="cuda:0"):
@@ -649,13 +715,16 @@ def test_capture_of_a_tuned_problem(prepared, capfd, monkeypatch):
     assert capfd.readouterr() == ("", "")
 
 
-def test_capture_of_a_split_product():
+@each_split
+def test_capture_of_a_split_product(split):
     problem = GemmProblem(96, 96, 512, "bf16")
-    need_split(problem)
-    keep(problem, SPLIT)
+    need_split(problem, split)
+    keep(problem, split)
     torch.matmul(ints(8, 8), ints(8, 8))
-    assert [decision.config for decision in prepare([problem])] == [SPLIT]
-    captured(ints(96, 512), ints(512, 96))
+    assert [decision.config for decision in prepare([problem])] == [split]
+    a, b = ints(96, 512), ints(512, 96)
+    assert plans.plan_of(a, b).launcher is not None
+    captured(a, b)
 
 
 def test_capture_of_a_miss_reads_and_writes_nothing(tmp_path, monkeypatch):

@@ -98,11 +98,12 @@ def test_poison_past_the_extents_never_leaks(blocks):
     check(config(block_m=block_m, block_n=block_n, block_k=block_k), 17, 19, 33)
 
 
-def test_a_real_nan_stays_in_its_row():
+@pytest.mark.parametrize("changes", [{}, {"split_k": 3}, {"persistent": True}], ids=str)
+def test_a_real_nan_stays_in_its_row(changes):
     a, b, out = ints(17, 33, "fp32"), ints(33, 19, "fp32"), torch.full((17, 19), NAN)
     expected = a @ b
     a[3, 5] = NAN
-    run(config(), GemmProblem(17, 19, 33, "fp32"), a, b, out)
+    run(config(**changes), GemmProblem(17, 19, 33, "fp32"), a, b, out)
     assert out[3].isnan().all()
     assert torch.equal(out[:3], expected[:3])
     assert torch.equal(out[4:], expected[4:])
@@ -119,6 +120,41 @@ def test_whole_k_blocks(k):
 def test_split_k(layout, k, split_k):
     for swizzle in ("row", "serpentine"):
         check(config(split_k=split_k, swizzle=swizzle), 33, 37, k, layout=layout)
+
+
+def cancelling(rows, cols):
+    """Operands of a product of 0.5 everywhere, whose first quarter of k fp16 rounds to a whole."""
+    a = torch.ones(rows, 8192, dtype=torch.float16)
+    b = torch.zeros(8192, cols, dtype=torch.float16)
+    b[:2048], b[0], b[2048:4096] = 1, 1.5, -1
+    return a, b
+
+
+CANCELLING = [
+    *({"split_k": parts} for parts in (1, 2, 4, 8)),
+    {"persistent": True},
+    {"kernel": "tma", "persistent": True},
+    {"kernel": "tma", "persistent": True, "padded": True},
+]
+
+
+@pytest.mark.parametrize("changes", CANCELLING, ids=str)
+def test_partial_sums_are_kept_in_float32(changes):  # N09
+    chosen = config(block_k=256, **changes)
+    a, b = cancelling(16, 15 if chosen.padded else 16)
+    for _ in range(2):
+        out = torch.full((16, b.shape[1]), NAN, dtype=torch.float16)
+        run(chosen, GemmProblem(*out.shape, 8192, "fp16"), a, b, out)
+        assert (out == 0.5).all()
+
+
+def test_gemv_sums_are_kept_in_float32():  # N09
+    """Each of 16 lanes adds 4096, the first with a half, then takes 4096 away."""
+    a, b = torch.ones(2, 4096, dtype=torch.float16), torch.full((4096, 16), 32.0).half()
+    b[0], b[2048:] = 32.5, -32
+    out = torch.full((2, 16), NAN, dtype=torch.float16)
+    run(gemv(2, block_k=16), GemmProblem(2, 16, 4096, "fp16"), a, b, out)
+    assert (out == 0.5).all()
 
 
 @pytest.mark.parametrize("extents", [(1, 1, 1), (1, 40, 16), (40, 1, 16), (16, 16, 1)])

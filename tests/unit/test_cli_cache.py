@@ -237,6 +237,20 @@ def test_verify_fails_on_a_wrong_product(store, folder, timed, capsys):
     assert "3 of 9 elements are wrong" in capsys.readouterr().out
 
 
+def test_verify_goes_on_beyond_what_memory_lacks_for(store, folder, timed, capsys):
+    import torch
+
+    def init(self, problem, gpu, run, device):
+        if problem.m == 2048:
+            raise torch.OutOfMemoryError("tried to allocate\n16 TiB")
+
+    timed.setattr(FakeMeasurer, "__init__", init)
+    store.put(entry(GemmProblem(2048, 8, 8)))
+    assert run(["cache", "verify", str(folder), "--json"]) == 1
+    results = {v["problem"]: v["result"] for v in json.loads(capsys.readouterr().out)}
+    assert results == {"2048x8x8:bf16:nn": "tried to allocate 16 TiB", str(ONE): "ok"}
+
+
 def test_verify_of_nothing_is_a_failure(tmp_path, timed, capsys):
     assert run(["cache", "verify", str(tmp_path)]) == 1
     assert "H200" in capsys.readouterr().err

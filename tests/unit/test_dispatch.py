@@ -36,7 +36,7 @@ def made(monkeypatch, tmp_path, store):
 
     def build(*, triton=(3, 6), rank=None, **changes):
         chosen = Settings(cache_dir=tmp_path / "user", **changes)
-        return Dispatcher(chosen, store, triton, rank)
+        return Dispatcher(chosen, store, lambda: triton, rank)
 
     return build
 

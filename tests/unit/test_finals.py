@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from autoswizzle.config import TORCH, GemmConfig
-from autoswizzle.errors import ArgumentError
+from autoswizzle.errors import ArgumentError, LaunchError
 from autoswizzle.search.finals import Final, finalists, run_final
 from autoswizzle.search.measure import Measurement, Race
 from autoswizzle.search.statistics import median_interval
@@ -81,6 +81,50 @@ def test_torch_is_not_chosen_at_the_margin_by_chance_often():
         shifted = lambda configs, seed, race=race, offset=offset: race(configs, seed + 10 * offset)  # noqa: E731
         wrong += run_final(OURS[:1], shifted, margin=0.02).winner != TORCH
     assert wrong <= 12  # 2.5 % of 200 expected
+
+
+def failing(race, fails):
+    """The race, but where it has configurations that fail(configs, seed) says."""
+    asked = []
+
+    def attempt(configs, seed):
+        asked.append((tuple(configs), seed))
+        if fails(configs, seed):
+            raise LaunchError("no answer within 30 s", "Hung")
+        return race(configs, seed)
+
+    attempt.asked = asked
+    return attempt
+
+
+@pytest.mark.parametrize("bad_at", [1, 2])
+def test_a_finalist_that_fails_a_race_costs_no_other(bad_at, caplog):
+    """The fastest in the screening, say: wrong on other inputs, or a hang once in a while."""
+    times = {OURS[0]: 80.0, OURS[1]: 90.0, OURS[2]: 95.0, TORCH: 100.0}
+    race = failing(race_of(times), lambda configs, seed: OURS[0] in configs and seed == bad_at)
+    final = run_final(OURS[:3], race, margin=0.02)
+    assert final.winner == final.fastest == OURS[1]
+    assert final.ratio == pytest.approx(100 / 90, rel=0.005)
+    assert [item.config for item in final.contenders] == [*OURS[1:3], TORCH]
+    assert str(OURS[0]) in caplog.text
+    assert "Hung: no answer" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "fails",
+    [
+        lambda configs, seed: True,
+        lambda configs, seed: TORCH in configs,
+        lambda configs, seed: len(configs) > 2,  # of too little memory for all, say
+        lambda configs, seed: seed == 2,
+    ],
+    ids=["all", "torch", "together", "confirming"],
+)
+def test_a_final_in_which_nobody_is_left_fails(fails):
+    race = failing(race_of({**dict.fromkeys(OURS, 90.0), TORCH: 100.0}), fails)
+    with pytest.raises(LaunchError, match="no answer"):
+        run_final(OURS[:3], race, margin=0.02)
+    assert len(race.asked) < 10
 
 
 def test_finalists_are_the_fastest_and_the_default():

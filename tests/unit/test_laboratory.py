@@ -2,9 +2,9 @@
 
 import pytest
 
-from autoswizzle import kernels
+from autoswizzle import kernels, tuning
 from autoswizzle.config import TORCH, GemmConfig
-from autoswizzle.errors import CompileError, TuneError
+from autoswizzle.errors import CompileError, LaunchError, TuneError
 from autoswizzle.hardware import find_gpu
 from autoswizzle.laboratory import Compilers, compile_ahead, revisions
 from autoswizzle.problem import GemmProblem
@@ -68,6 +68,33 @@ def test_a_search_whose_kernels_all_fail_has_no_entry(laboratory, fake_laborator
     monkeypatch.setattr(fake_laboratory.Compilers, "__call__", refuse)
     with pytest.raises(TuneError, match="CompileError"):
         laboratory(100.0).search(PROBLEM)
+
+
+@pytest.mark.parametrize("step", ["operands", "ranking"])
+def test_a_problem_that_can_not_be_measured_costs_no_other(
+    fresh, fake_laboratory, monkeypatch, step
+):
+    """As one without memory for its operands, or of more tiles than are ranked in time."""
+    huge = PROBLEM.with_m(64)
+    kind, name = {
+        "operands": (fake_laboratory.Bench, "__call__"),
+        "ranking": (fake_laboratory.Compilers, "ranked"),
+    }[step]
+    real = getattr(kind, name)
+
+    def fails(self, task, *rest):
+        if getattr(task, "problem", task) == huge:
+            raise LaunchError("tried to allocate 16 TiB", "OutOfMemoryError")
+        return real(self, task, *rest)
+
+    monkeypatch.setattr(kind, name, fails)
+    monkeypatch.setattr(tuning, "Laboratory", fake_laboratory.FakeLaboratory)
+    monkeypatch.setattr(tuning, "detect", lambda device: H200)
+    monkeypatch.setattr(tuning, "versions", dict)
+    failed, tuned = tuning.tune([huge, PROBLEM], effort="quick", progress=False).results
+    assert failed.error == f"{huge} can't be measured: OutOfMemoryError: tried to allocate 16 TiB"
+    assert failed.entry is None
+    assert tuned.entry.config == fake_laboratory.winner(PROBLEM)
 
 
 def test_compiling_ahead_fills_the_compilers_cache(fresh, monkeypatch, tmp_path):

@@ -121,6 +121,44 @@ def test_a_fast_candidate_that_computes_something_else_is_not_timed(device, wron
     assert device.time_us == before + 1  # it ran once
 
 
+class Later:
+    """Right at its first launch, then wrong, as what adds to what the launch before left."""
+
+    def __init__(self, device):
+        self.device = device
+        self.launches = 0
+
+    def __call__(self, config, problem, a, b, out):
+        torch.matmul(a, b, out=out)
+        self.device.time_us += 1
+        if config == FAST:
+            self.launches += 1
+            out.mul_(self.launches)
+
+
+TIMED = {
+    "sustained": lambda measurer: measurer.measure(FAST, 5),
+    "burst": lambda measurer: measurer.measure(FAST, 5, "burst"),
+    "race": lambda measurer: measurer.race([SLOW, FAST, TORCH], 5),
+}
+
+
+@pytest.mark.parametrize("how", TIMED)
+def test_a_candidate_that_is_right_only_once_is_not_timed(device, how):
+    measurer = Measurer(PROBLEM, GPU, Later(device), device="cpu", backend=device)
+    with pytest.raises(WrongResultError, match="elements are wrong"):
+        TIMED[how](measurer)
+
+
+@pytest.mark.parametrize("how", ["sustained", "race"])
+def test_a_candidate_that_a_replay_does_not_launch_is_not_timed(measurer, device, monkeypatch, how):
+    """As what is launched on another stream than the one that is captured."""
+    replay = lambda: setattr(device, "time_us", device.time_us + 1)  # noqa: E731
+    monkeypatch.setattr(device, "capture", lambda calls: replay)
+    with pytest.raises(WrongResultError, match="elements are wrong"):
+        TIMED[how](measurer)
+
+
 def test_buffers_rotate_through_three_times_the_l2(device):
     problem = GemmProblem(512, 512, 2048, "bf16")
     small = dataclasses.replace(GPU, l2_bytes=4 * MIB)

@@ -4,6 +4,7 @@ fake_gpu makes CPU tensors count as a GPU's; `tuned` puts an entry, so that they
 """
 
 import copy
+import sys
 import time
 import warnings
 from dataclasses import replace
@@ -13,12 +14,16 @@ import torch
 
 import autoswizzle
 from autoswizzle import dispatch, operands, plans, tuning
+from autoswizzle.cache.store import shared_store
 from autoswizzle.config import TORCH, GemmConfig
 from autoswizzle.dispatch import dispatcher
 from autoswizzle.errors import CacheError, ConfigError, LaunchError
+from autoswizzle.layers import linear
 from autoswizzle.operands import problem_of
 from autoswizzle.ops import matmul, prepare, scratch_operands
 from autoswizzle.problem import ITEMSIZE, LAYOUTS, GemmProblem
+from autoswizzle.settings import ON_MISS, settings
+from autoswizzle.toolchain import triton_version
 
 SMALL = GemmConfig(block_m=16, block_n=32)
 
@@ -96,6 +101,15 @@ def test_shapes_and_errors_are_torchs(tuned, left, right, grad):
 def test_empty_extents_launch_nothing(tuned, left, right):
     assert_same(matmul(ints(*left), ints(*right)), torch.matmul(ints(*left), ints(*right)))
     assert not tuned.calls
+
+
+def test_empty_extents_are_no_miss(fake_gpu, fresh, monkeypatch):  # N01
+    monkeypatch.setenv("AUTOSWIZZLE_ON_MISS", "error")
+    for left, right in SHAPES:
+        if 0 in (*left, *right):
+            matmul(ints(*left), ints(*right))
+            matmul(ints(*left).requires_grad_(), ints(*right)).sum().backward()
+    assert not fresh.exists()  # where misses are noted
 
 
 PAIRS = [
@@ -696,13 +710,22 @@ def test_expanded_and_sliced_gradients(tuned):
     assert torch.equal(found[0][1], found[1][1])
 
 
-def test_broadcast_gradients_are_summed(tuned):
-    for mine, its in zip(
-        grads(matmul, ints(5, 1, 2, 3), ints(4, 3, 6), torch.ones(5, 4, 2, 6)),
-        grads(torch.matmul, ints(5, 1, 2, 3), ints(4, 3, 6), torch.ones(5, 4, 2, 6)),
-        strict=True,
-    ):
-        assert mine.shape == its.shape
+BROADCAST = [
+    ((5, 1, 2, 3), (4, 3, 6)),
+    ((5, 4, 2, 3), (3, 6)),
+    ((2, 3), (8, 3, 4)),
+    ((3,), (8, 3, 4)),
+    ((5, 2, 3), (3,)),
+]
+
+
+@pytest.mark.parametrize(("left", "right"), BROADCAST, ids=str)
+def test_broadcast_gradients_are_summed(tuned, left, right):  # N15
+    a, b = ints(*left), ints(*right)
+    seed = ints(*torch.matmul(a, b).shape)
+    ours, theirs = grads(matmul, a, b, seed), grads(torch.matmul, a, b, seed)
+    for mine, its in zip(ours, theirs, strict=True):
+        assert torch.equal(mine, its)
 
 
 @pytest.mark.parametrize("lead", [(), (2,)])
@@ -791,6 +814,7 @@ def test_the_tune_policy_tunes_once_for_all_threads(fake_gpu, entry_for, monkeyp
 
     def tune(problems, *, devices, progress):
         tuned.extend(problems)
+        assert devices == [a.get_device()]
         time.sleep(0.05)
         entry = entry_for(problems[0], config=SMALL)
         dispatcher().store.put(entry)
@@ -804,6 +828,20 @@ def test_the_tune_policy_tunes_once_for_all_threads(fake_gpu, entry_for, monkeyp
     before = len(fake_gpu.calls)
     matmul(a, b)
     assert len(fake_gpu.calls) == before + 1
+
+
+def test_nothing_is_tuned_in_deterministic_mode(fake_gpu, monkeypatch):
+    """The noise of a measurement would decide which bits a product has."""
+    monkeypatch.setenv("AUTOSWIZZLE_ON_MISS", "tune")
+    monkeypatch.setattr(tuning, "tune", lambda *args, **options: pytest.fail("tuned"))
+    a, b = ints(4, 16), ints(16, 8)
+    torch.use_deterministic_algorithms(True)
+    try:
+        for _ in range(2):
+            assert torch.equal(matmul(a, b), a @ b)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert not fake_gpu.calls
 
 
 @pytest.mark.parametrize("how", ["raised", "reported"])
@@ -896,6 +934,57 @@ def test_a_capture_never_decides_nor_loads(fake_gpu, monkeypatch, entry_for):
     plans.plan_of(a, b).launcher = None
     assert torch.equal(matmul(a, b), a @ b)
     assert len(fake_gpu.calls) == 2
+
+
+@pytest.mark.parametrize("policy", ON_MISS)
+def test_a_miss_in_a_capture_is_torch_whatever_the_policy(fake_gpu, monkeypatch, policy):  # G01
+    monkeypatch.setenv("AUTOSWIZZLE_ON_MISS", policy)
+    monkeypatch.setattr(plans, "_capturing", lambda a: True)
+    monkeypatch.setattr(tuning, "tune", lambda *args, **options: pytest.fail("tuned"))
+    a, b = ints(4, 16), ints(16, 8)
+    for multiply in (matmul, lambda a, b: matmul(a, b, out=torch.empty(4, 8))):
+        assert torch.equal(multiply(a, b), a @ b)
+    assert torch.equal(linear(a, b.mT), a @ b)
+    assert torch.equal(torch.ops.autoswizzle.mm(a, b), a @ b)
+    assert not fake_gpu.calls
+
+
+OPENED = []  # what is opened or listed, while there is a list to note it in
+sys.addaudithook(
+    lambda event, args: (
+        OPENED[-1].append((event, args))
+        if OPENED and event in ("open", "os.listdir", "os.scandir", "os.mkdir")
+        else None
+    )
+)
+
+
+def test_the_first_product_of_a_process_touches_no_file_in_a_capture(
+    fake_gpu, monkeypatch, entry_for, capfd
+):  # G01
+    dispatcher().store.put(entry_for(GemmProblem(4, 8, 16, "fp32"), config=SMALL))
+    for remembered in (settings, shared_store, dispatcher, triton_version):
+        remembered.cache_clear()
+    monkeypatch.setattr(dispatch, "triton_version", triton_version)
+    monkeypatch.setattr(plans, "_capturing", lambda a: True)
+    a, b = ints(4, 16), ints(16, 8)
+    OPENED.append([])
+    try:
+        product = matmul(a, b)
+    finally:
+        opened = OPENED.pop()
+    assert torch.equal(product, a @ b)
+    assert opened == []
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_problem_is_that_of_its_operands_device(tuned, monkeypatch, h200):  # G02
+    asked = []
+    monkeypatch.setattr(dispatch, "gpu_of", lambda device: asked.append(device) or h200)
+    a = ints(4, 16)
+    matmul(a, ints(16, 8))
+    matmul(a, ints(16, 8), config=SMALL)
+    assert asked == [a.get_device()] * 2
 
 
 def test_prepare_loads_what_a_capture_then_runs(fake_gpu, monkeypatch, entry_for):

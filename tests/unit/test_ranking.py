@@ -2,7 +2,10 @@
 
 import itertools
 import json
+import os
 import random
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -204,3 +207,28 @@ def test_clusters_need_a_triton_that_has_multicast(monkeypatch):
     assert all(item.config.kernel != "multicast" for item in shortlist(problem, H200))
     monkeypatch.setattr(families, "triton_version", lambda: (3, 9))
     assert any(item.config.kernel == "multicast" for item in shortlist(problem, H200, 20))
+
+
+CHOSEN = """
+from autoswizzle import space
+from autoswizzle.hardware import find_gpu
+from autoswizzle.problem import GemmProblem
+from autoswizzle.simulator.ranking import shortlist
+
+gpu, problem = find_gpu("H200"), GemmProblem(512, 1024, 512, "bf16", "nt")
+print(space.default_config(problem, gpu))
+print(*(item.config for item in shortlist(problem, gpu)), sep="\\n")
+"""
+
+
+def test_every_process_ranks_alike():
+    """Ranks of one job must choose alike; Python seeds the order of sets anew in each process."""
+    found = set()
+    for seed in ("1", "2"):
+        done = subprocess.run(
+            [sys.executable, "-c", CHOSEN], env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        found.add(done.stdout)
+    assert len(found) == 1
+    assert found.pop().count("\n") > 10

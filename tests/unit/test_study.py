@@ -665,6 +665,21 @@ def test_a_failing_final_is_an_error_that_keeps_the_search(url):
     assert again.measured == []
 
 
+def test_a_finalist_that_hangs_in_the_final_costs_no_entry(url):
+    sound = fake_race(1.5)
+    fastest = min(run(Bench(), url).measurements, key=lambda item: item.time_us).config
+
+    def race(configs, seed):
+        if fastest in configs:
+            raise LaunchError("no answer", "Hung")
+        return sound(configs, seed)
+
+    result = run(Bench(), url, race=race)
+    assert result.best.config == result.final.winner != fastest
+    assert run(Bench(), url, race=None).best.config == fastest
+    assert run(Bench(), url, race=lambda *_: pytest.fail("raced again")).final == result.final
+
+
 def test_studies_are_told_apart_by_what_matters():
     names = {
         study_name(problem, gpu)

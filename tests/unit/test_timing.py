@@ -69,6 +69,13 @@ class FakeDevice:
         return lambda: self.launch(sum(recorded), host_us=10)
 
 
+BROKEN = [0.0, float("nan"), float("inf"), -1.0]
+
+
+def steady(call, device, budget_ms):
+    return sustained(loop([call], device), device, budget_ms)
+
+
 def test_burst_leaves_the_flush_out():
     device = FakeDevice()
     flushed = burst(lambda: device.launch(50), device, 5)
@@ -110,7 +117,7 @@ def test_a_slow_host_does_not_matter_while_the_queue_is_full():
     assert median(samples.times_us) == pytest.approx(500, abs=2)
 
 
-@pytest.mark.parametrize("timer", [burst, lambda call, *rest: sustained([call], *rest)])
+@pytest.mark.parametrize("timer", [burst, steady])
 def test_every_launch_of_a_call_is_in_the_window(timer):  # T02: a zeroed counter, a reduction
     device = FakeDevice()
 
@@ -133,7 +140,7 @@ def test_every_launch_of_a_contender_is_in_its_turn():
     assert (split_us, whole_us) == (pytest.approx(120, rel=0.01), pytest.approx(110, rel=0.01))
 
 
-@pytest.mark.parametrize("timer", [burst, lambda call, *rest: sustained([call], *rest)])
+@pytest.mark.parametrize("timer", [burst, steady])
 def test_a_cold_compile_is_not_timed(timer):
     device = FakeDevice()
     costs = iter([2_000_000.0])
@@ -153,7 +160,7 @@ def test_the_budget_bounds_the_samples():
         burst(lambda us=device_us, device=device: device.launch(us), device, 20)
         assert device.empty_at < 60_000 + 20 * device_us
         device = FakeDevice()
-        sustained([lambda us=device_us, device=device: device.launch(us)], device, 20)
+        steady(lambda us=device_us, device=device: device.launch(us), device, 20)
         assert device.empty_at < 60_000 + 20 * device_us
 
 
@@ -165,7 +172,8 @@ def test_sustained_rotates_through_all_buffers_and_hides_the_host():
         used.append(buffer)
         device.launch(5 + buffer, host_us=60)
 
-    samples = sustained([lambda buffer=buffer: use(buffer) for buffer in range(4)], device, 10)
+    calls = [lambda buffer=buffer: use(buffer) for buffer in range(4)]
+    samples = sustained(loop(calls, device), device, 10)
     assert set(used) == {0, 1, 2, 3}
     # The graph's own launch, 10 us of a host that is otherwise idle, is spread over many calls.
     assert samples.times_us == pytest.approx([6.5] * len(samples.times_us), rel=0.02)
@@ -174,13 +182,23 @@ def test_sustained_rotates_through_all_buffers_and_hides_the_host():
     assert not samples.host_bound
 
 
-@pytest.mark.parametrize("timer", [burst, lambda call, *rest: sustained([call], *rest)])
-@pytest.mark.parametrize("reading", [0.0, float("nan"), -1.0])
+@pytest.mark.parametrize("timer", [burst, steady])
+@pytest.mark.parametrize("reading", BROKEN)
 def test_a_broken_clock_is_refused(monkeypatch, timer, reading):
     device = FakeDevice()
     monkeypatch.setattr(Stamp, "elapsed_time", lambda *_: reading)
     with pytest.raises(LaunchError, match="finite and above 0"):
         timer(lambda: device.launch(50), device, 5)
+
+
+@pytest.mark.parametrize("reading", BROKEN)
+def test_one_broken_reading_of_a_race_is_refused(monkeypatch, reading):
+    device = FakeDevice()
+    loops = [loop([lambda: device.launch(50)], device) for _ in range(2)]
+    readings = iter([5.0, 5.0, 5.0, reading])
+    monkeypatch.setattr(Stamp, "elapsed_time", lambda *_: next(readings, 5.0))
+    with pytest.raises(LaunchError, match="finite and above 0"):
+        interleaved(loops, device, 50)
 
 
 def test_interleaved_turns_cancel_a_linear_drift():
