@@ -27,7 +27,7 @@ _MODELS: Mapping[str, Callable[[Launch, Gpu, int], Traffic]] = {
 
 
 _TILES = 16  # whose orders shortlist ranks
-_OF_A_FAMILY = 2  # of these are of each family that comes within _NEAR of the best
+_OF_A_FAMILY = 2  # of these are of each family that comes within _NEAR of the best, 1 of others
 _NEAR = 1.2
 
 
@@ -141,11 +141,15 @@ def shortlist(
                 key = replace(key, num_warps=4)
             bounded[key] = min(bounded.get(key, found), found, key=lambda entry: entry[0])
     ordered = sorted(bounded.values(), key=lambda entry: entry[0])
+    of_families = {config.kernel: config for *_, config in reversed(ordered)}
     promising = varied(
         ordered,
         kind=lambda entry: entry[-1].kernel,
         most=_OF_A_FAMILY,
-        near=lambda entry: entry[0][0] <= _NEAR * ordered[0][0][0],
+        near=lambda entry: (
+            entry[0][0] <= _NEAR * ordered[0][0][0]
+            or entry[-1] is of_families[entry[-1].kernel]  # the model may misjudge a family
+        ),
     )[:_TILES]
     columns = [
         sorted(

@@ -19,7 +19,7 @@ from autoswizzle.simulator.lru import traffic
 from autoswizzle.simulator.ranking import predict, rank, shortlist
 from autoswizzle.simulator.resources import Resources
 from autoswizzle.simulator.work import Launch
-from autoswizzle.space import branches, families, why_illegal
+from autoswizzle.space import branches, candidates, families, why_illegal
 
 H200 = find_gpu("H200")
 SQUARE = GemmProblem(8192, 8192, 8192, "fp16")
@@ -172,6 +172,13 @@ def test_the_shortlist_starts_with_different_tiles():
     assert times == sorted(times)
     best = rank(problem, gpu, top=1)[0]
     assert found[0].time_us == best.time_us
+
+
+@pytest.mark.parametrize("text", ["4x4096x4096:bf16:nt", "8192x8192x8192:bf16:nt"])
+def test_the_shortlist_starts_with_every_family_however_slow_the_model_thinks_it(text):
+    problem = GemmProblem.parse(text)
+    legal = {config.kernel for config in candidates(problem, H200)}
+    assert {found.config.kernel for found in shortlist(problem, H200)[:16]} == legal
 
 
 def test_a_shortlist_tries_a_cooperative_tile_with_one_number_of_warps():
