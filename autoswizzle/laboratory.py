@@ -182,6 +182,7 @@ class Laboratory:
 
     def announce(self, problem: GemmProblem) -> list[Prediction]:
         """Rank, from any thread, and start compiling what the search of problem will try first."""
+        self.compilers.start()
         seeds = self._compilers.ranked(problem, self.gpu)
         self.compilers.prefetch([(seed.config, problem) for seed in seeds[: self.effort.seeds]])
         return seeds

@@ -67,10 +67,7 @@ class Worker(Generic[T, R]):
         """
         healthy = False
         try:
-            if self._process is None:
-                self._process = _Process(self._env)
-                self._process.make(self._factory)
-            answer = self._process.ask(task, self._limit_s)
+            answer = self._started().ask(task, self._limit_s)
             # A failed launch may have left the device's context unusable for whatever follows.
             healthy = answer.failure is None or answer.failure in _HARMLESS
         finally:
@@ -78,6 +75,20 @@ class Worker(Generic[T, R]):
                 self.close()
         result: R = answer.result()
         return result
+
+    def start(self) -> None:
+        """Have the process ready, which the first task does otherwise; raises TuneError."""
+        try:
+            self._started()
+        except errors.TuneError:
+            self.close()
+            raise
+
+    def _started(self) -> "_Process":
+        if self._process is None:
+            self._process = _Process(self._env)
+            self._process.make(self._factory)
+        return self._process
 
     def close(self) -> None:
         """Kill the process; the next task starts another."""
@@ -217,8 +228,22 @@ class AheadOfNeed(Generic[T, R]):
         memory = joblib.Memory(memo, verbose=0)  # None: keeps nothing
         self._remembered = memory.cache(_outcome, ignore=["run"])
         self._key = key
+        self._starts: list[Future[None]] = []
         self._futures: dict[T, Future[R]] = {}
         self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Start the workers, which takes seconds, before the first tasks are known."""
+        with self._lock:
+            if not self._starts:
+                self._starts = [self._threads.submit(self._start_one) for _ in self._workers]
+
+    def _start_one(self) -> None:
+        worker = self._idle.get()
+        try:
+            worker.start()  # the next task of one that can't be started says why
+        finally:
+            self._idle.put(worker)
 
     def prefetch(self, tasks: Sequence[T]) -> None:
         """Start on tasks, in order, unless that is done."""
@@ -256,7 +281,8 @@ class AheadOfNeed(Generic[T, R]):
         """Drop what has not begun and kill the workers."""
         with self._lock:
             self._threads.shutdown(wait=False, cancel_futures=True)
-        while not all(future.done() for future in self._futures.values()):
+        begun: list[Future[Any]] = [*self._starts, *self._futures.values()]
+        while not all(future.done() for future in begun):
             for worker in self._workers:  # in a loop: a thread may just be starting its worker
                 worker.end()
             time.sleep(0.02)

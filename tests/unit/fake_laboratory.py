@@ -61,6 +61,9 @@ class Compilers:
     def close(self):
         pass
 
+    def start(self):
+        """Nothing to start."""
+
     def prefetch(self, tasks):
         self.announced += tasks
 

@@ -211,6 +211,32 @@ def test_work_is_done_ahead_in_parallel_and_gpu_blind(tasks, tmp_path):
         assert len((tmp_path / "log").read_text().splitlines()) == 2  # two workers
 
 
+def test_workers_start_before_there_are_tasks_and_once(tasks, tmp_path):
+    log = tmp_path / "log"
+    with ahead(tasks, log, workers=3) as pool:
+        pool.start()
+        pool.start()
+        wait_for(lambda: log.exists() and len(log.read_text().splitlines()) == 3)
+        assert pool("a")[1][-1] == "a"
+    assert len(log.read_text().splitlines()) == 3
+
+
+def test_a_worker_that_can_not_be_started_ahead_says_why_with_its_task(tasks):
+    with AheadOfNeed(tasks.broken_factory, workers=1, limit_s=20) as pool:
+        pool.start()
+        with pytest.raises(TuneError, match="a worker can't start"):
+            pool("a")
+
+
+def test_closing_does_not_wait_for_workers_that_start(tasks):
+    pool = AheadOfNeed(tasks.slow_factory, workers=2, limit_s=20)
+    pool.start()
+    time.sleep(0.2)
+    began = time.monotonic()
+    pool.close()
+    assert time.monotonic() - began < 2
+
+
 def test_a_failure_ahead_is_raised_when_asked_for_and_spares_the_others(tasks, tmp_path):
     with ahead(tasks, tmp_path / "log", limit_s=2) as pool:
         pool.prefetch(["abort", "hang", "compile", "a", "b"])

@@ -63,6 +63,10 @@ def broken_factory():
     raise RuntimeError("no device")
 
 
+def slow_factory():
+    time.sleep(1000)
+
+
 def dying_factory():
     os.abort()
 
