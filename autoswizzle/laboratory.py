@@ -23,10 +23,11 @@ from autoswizzle.toolchain import triton_version
 if TYPE_CHECKING:
     import torch
 
+    from autoswizzle.search.ahead import AheadOfNeed
     from autoswizzle.search.effort import Effort
     from autoswizzle.search.measure import Measurement, Race
     from autoswizzle.search.study import Progress, SearchResult
-    from autoswizzle.search.workers import AheadOfNeed, Worker
+    from autoswizzle.search.workers import Worker
 
 COMPILE_S = 120.0  # limit of one compilation
 RANK_S = 600.0  # limit of ranking one problem: minutes for a million tiles
@@ -57,7 +58,7 @@ def compilers_for(
     gpu: Gpu, gpus: int = 1
 ) -> "AheadOfNeed[tuple[GemmConfig, GemmProblem], Resources]":
     """Processes that compile for so many GPUs of a kind, remembering on disk what they compiled."""
-    from autoswizzle.search.workers import AheadOfNeed
+    from autoswizzle.search.ahead import AheadOfNeed
 
     return AheadOfNeed(
         Compiler(gpu),
@@ -124,7 +125,7 @@ class Compilers:
 
     def ranked(self, problem: GemmProblem, gpu: Gpu) -> list[Prediction]:
         """The shortlist of problem on gpu, made in another process as threads would wait for it."""
-        from autoswizzle.search.workers import AheadOfNeed
+        from autoswizzle.search.ahead import AheadOfNeed
 
         with self._lock:
             if gpu not in self._rankers:

@@ -14,16 +14,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
-from pathlib import Path
-from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Generic, TypeVar
-
-import joblib
 
 from autoswizzle import errors
 from autoswizzle.errors import CandidateError, CompileError, LaunchError, WrongResultError
@@ -201,112 +196,6 @@ class _Process:
         self._process.wait()
         self._connection.close()
         self._output.close()
-
-
-class AheadOfNeed(Generic[T, R]):
-    """Runs tasks in several GPU-blind workers before their results are asked for, by any thread.
-
-    Threads drive a Worker each, rather than a process pool, which loses every pending task when one
-    aborts. memo: folder in which joblib keeps results and CompileErrors, under key, which must name
-    all that they depend on besides the task.
-    """
-
-    def __init__(
-        self,
-        factory: Callable[[], Callable[[T], R]],
-        *,
-        workers: int,
-        limit_s: float,
-        memo: Path | None = None,
-        key: str = "",
-    ) -> None:
-        self._workers = [Worker(factory, limit_s=limit_s, env=GPU_BLIND) for _ in range(workers)]
-        self._idle: SimpleQueue[Worker[T, R]] = SimpleQueue()
-        for worker in self._workers:
-            self._idle.put(worker)
-        self._threads = ThreadPoolExecutor(workers, "ahead")
-        memory = joblib.Memory(memo, verbose=0)  # None: keeps nothing
-        self._remembered = memory.cache(_outcome, ignore=["run"])
-        self._key = key
-        self._starts: list[Future[None]] = []
-        self._futures: dict[T, Future[R]] = {}
-        self._lock = threading.Lock()
-
-    def start(self) -> None:
-        """Start the workers, which takes seconds, before the first tasks are known."""
-        with self._lock:
-            if not self._starts:
-                self._starts = [self._threads.submit(self._start_one) for _ in self._workers]
-
-    def _start_one(self) -> None:
-        worker = self._idle.get()
-        try:
-            worker.start()  # the next task of one that can't be started says why
-        finally:
-            self._idle.put(worker)
-
-    def prefetch(self, tasks: Sequence[T]) -> None:
-        """Start on tasks, in order, unless that is done."""
-        with self._lock:
-            for task in tasks:
-                if task not in self._futures:
-                    self._futures[task] = self._threads.submit(self._run, task)
-
-    def __call__(self, task: T) -> R:
-        """The result of task, as soon as it is there; raises what Worker raises."""
-        self.prefetch([task])
-        return self._futures[task].result()
-
-    def complete(self, tasks: Sequence[T]) -> None:
-        """Run tasks side by side, to the end; raises what the first that fails raises."""
-        self.prefetch(tasks)
-        for task in tasks:
-            self(task)
-
-    def _run(self, task: T) -> R:
-        outcome = self._remembered(self._key, task, self._run_in_worker)
-        if isinstance(outcome, CompileError):
-            raise outcome
-        result: R = outcome
-        return result
-
-    def _run_in_worker(self, task: T) -> R:
-        worker = self._idle.get()
-        try:
-            return worker(task)
-        finally:
-            self._idle.put(worker)
-
-    def close(self) -> None:
-        """Drop what has not begun and kill the workers."""
-        with self._lock:
-            self._threads.shutdown(wait=False, cancel_futures=True)
-        begun: list[Future[Any]] = [*self._starts, *self._futures.values()]
-        while not all(future.done() for future in begun):
-            for worker in self._workers:  # in a loop: a thread may just be starting its worker
-                worker.end()
-            time.sleep(0.02)
-        for worker in self._workers:
-            worker.close()
-
-    def __enter__(self) -> "AheadOfNeed[T, R]":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-def _outcome(key: str, task: Any, run: Callable[[Any], Any]) -> Any:  # noqa: ANN401
-    """The result of task or its CompileError; joblib remembers what is returned, under key."""
-    try:
-        return run(task)
-    except CompileError as error:
-        return error
 
 
 def serve(descriptor: int) -> None:

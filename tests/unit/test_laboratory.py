@@ -115,7 +115,7 @@ def test_every_gpu_has_compilers_of_its_own_while_there_are_cores(
     found = {}
     monkeypatch.setattr("joblib.cpu_count", lambda: cores)
     monkeypatch.setattr(
-        "autoswizzle.search.workers.AheadOfNeed", lambda factory, **options: found.update(options)
+        "autoswizzle.search.ahead.AheadOfNeed", lambda factory, **options: found.update(options)
     )
     Compilers(gpus * [H200] + 3 * [find_gpu("L4")]).of(H200)
     assert found["workers"] == processes

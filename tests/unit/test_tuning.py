@@ -19,13 +19,13 @@ from autoswizzle.errors import ArgumentError, TuneError
 from autoswizzle.hardware import find_gpu
 from autoswizzle.laboratory import revisions
 from autoswizzle.problem import GemmProblem
+from autoswizzle.search.ahead import AheadOfNeed
 from autoswizzle.search.claims import Claims
 from autoswizzle.search.finals import Final
 from autoswizzle.search.history import History
 from autoswizzle.search.measure import Measurement
 from autoswizzle.search.sampling import SearchSpace
 from autoswizzle.search.study import SearchResult
-from autoswizzle.search.workers import AheadOfNeed
 
 H200 = find_gpu("H200")
 OURS = GemmConfig(swizzle="hilbert")

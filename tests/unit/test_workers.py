@@ -18,7 +18,8 @@ from autoswizzle.errors import (
     UnavailableError,
     WrongResultError,
 )
-from autoswizzle.search.workers import AheadOfNeed, Worker
+from autoswizzle.search.ahead import AheadOfNeed
+from autoswizzle.search.workers import Worker
 
 FOLDER = str(Path(__file__).parent)
 
