@@ -40,10 +40,15 @@ def hold(storage, log, name):
     time.sleep(600)
 
 
-def measure_trials(storage, log, trials):
-    """One of several workers on the same study; each measurement of a fake device is logged."""
+def measure_trials(storage, log, trials, slowest=None):
+    """One of several workers on the same study; each measurement of a fake device is logged.
+
+    slowest: the log of a worker that must have its two trials of the budget: others wait for it.
+    """
 
     def measure(config: GemmConfig) -> Measurement:
+        while slowest not in (None, log) and count(slowest) < 2:
+            time.sleep(0.02)
         time.sleep(0.05)
         append(log, str(config))
         time_us = 100.0 if config == TORCH else 10.0 + config.num_stages
@@ -59,13 +64,18 @@ def measure_trials(storage, log, trials):
     )
 
 
-def join(storage, done, names, measured, trials, ready, processes):
+def join(storage, done, names, measured, trials, ready, processes, slowest):
     """First tune_all, then measure_trials, when all processes have started."""
     append(ready, "started")
-    while len(Path(ready).read_text().splitlines()) < int(processes):
+    while count(ready) < int(processes):
         time.sleep(0.02)
     tune_all(storage, done, names)
-    measure_trials(storage, measured, trials)
+    measure_trials(storage, measured, trials, slowest)
+
+
+def count(log):
+    """Lines of a log, which may not be there yet."""
+    return len(Path(log).read_text().splitlines()) if Path(log).exists() else 0
 
 
 def fake_compilers():

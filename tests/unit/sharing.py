@@ -48,7 +48,7 @@ def four_share(storage, folder, names=12, trials=30):
     wanted = [f"problem {number}" for number in range(names)]
     done, measured, killed = folder / "done", folder / "measured", folder / "killed"
     victim, *others = [
-        start("join", storage, done, ",".join(wanted), log, trials, folder / "ready", 4)
+        start("join", storage, done, ",".join(wanted), log, trials, folder / "ready", 4, killed)
         for log in (killed, measured, measured, measured)
     ]
     wait_for_lines(killed, 2)
