@@ -216,6 +216,17 @@ def test_a_failing_ptxas_says_why_and_prints_nothing(ptxas, line, reason, capsys
     assert not knobs.nvidia.dump_ptxas_log
 
 
+def test_what_other_threads_print_meanwhile_is_printed(monkeypatch, capsys):
+    def chatty(*task):
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(print, "Used 999 registers").result()
+        return compiled(*task)
+
+    monkeypatch.setattr("autoswizzle.kernels.offline.compiled", chatty)
+    assert compile_for(GemmConfig(), SMALL, find_gpu("A100-80GB")).registers <= 255
+    assert capsys.readouterr().out == "Used 999 registers\n"
+
+
 @pytest.mark.parametrize("name", ["KILL", "TERM"])
 def test_a_ptxas_that_was_killed_is_no_verdict_on_the_candidate(ptxas, name):
     """Verdicts of the compiler are kept on disk; the system may have more memory next time."""
