@@ -183,9 +183,12 @@ class Laboratory:
 
     def announce(self, problem: GemmProblem) -> list[Prediction]:
         """Rank, from any thread, and start compiling what the search of problem will try first."""
+        from autoswizzle.search.plan import spread
+
         self.compilers.start()
         seeds = self._compilers.ranked(problem, self.gpu)
-        self.compilers.prefetch([(seed.config, problem) for seed in seeds[: self.effort.seeds]])
+        first = spread([seed.config for seed in seeds], self.effort.seeds)
+        self.compilers.prefetch([(config, problem) for config in first])
         return seeds
 
     def search(

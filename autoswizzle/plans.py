@@ -126,7 +126,8 @@ def plan_of(
         if _capturing(a):  # no file access, and what is not loaded by now can't be
             return TORCH_FOR_NOW
         plan = _new_plan(a, b, out, config)
-        dispatch.remember(plans, key, plan)
+        if plan is not TORCH_FOR_NOW:
+            dispatch.remember(plans, key, plan)
     return plan
 
 
@@ -153,7 +154,7 @@ def _new_plan(
         return WITH_TORCH
     decision = settled(problem, gpu, device)
     if decision.uses_torch:
-        return WITH_TORCH
+        return TORCH_FOR_NOW if _put_off(decision) else WITH_TORCH
     pays = pays_a_pass(decision, problem, gpu)
     return Plan(problem, decision.config, device, row_major, pays_a_pass=pays)
 
@@ -183,12 +184,18 @@ def settled(problem: GemmProblem, gpu: Gpu, device: int) -> Decision:
             f"no tuned entry for {problem} on {gpu.name} (AUTOSWIZZLE_ON_MISS=error); "
             f"nearest: {near or 'none'}; tune it with: autoswizzle tune {problem}"
         )
-    if policy == "tune" and torch.are_deterministic_algorithms_enabled():
-        _log.info("%s is not tuned in torch's deterministic mode: noise would choose", problem)
+    if _put_off(decision):
+        _log.debug("%s is not tuned in torch's deterministic mode: noise would choose", problem)
     elif policy == "tune" and dispatcher().claim(problem, gpu):
         _tune(problem, device)
         return decide(problem, gpu)
     return decision
+
+
+def _put_off(decision: Decision) -> bool:
+    """Whether what decides nothing yet will be tuned once torch's deterministic mode is off."""
+    waits = decision.source == "miss" and dispatcher().settings.on_miss == "tune"
+    return waits and torch.are_deterministic_algorithms_enabled()
 
 
 def _tune(problem: GemmProblem, device: int) -> None:

@@ -30,8 +30,13 @@ def read_record(path: Path) -> list[GemmProblem]:
 
 def check_replaceable(path: Path, named: str) -> None:
     """Raise ArgumentError, calling path what named says, unless it is a record or a new file."""
-    if not path.exists():
-        return
+    try:
+        if not path.exists():
+            return
+    except OSError as error:  # a name too long, say
+        raise ArgumentError(
+            f"{named} must name a file, got '{path!s:.80}': {error.strerror}"
+        ) from None
     if not path.is_file():
         raise ArgumentError(f"{named} must be a file, got '{path}'")
     try:

@@ -2,11 +2,12 @@
 
 import io
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
-from threading import Lock
-from typing import Any
+from threading import Lock, get_ident
+from typing import Any, TextIO
 
 import torch
 from torch import Tensor
@@ -22,6 +23,19 @@ from autoswizzle.simulator.resources import Resources, why_infeasible
 
 MAX_TENSOR_MEMORY = 512  # columns of a Blackwell SM's tensor memory (PTX ISA, tcgen05)
 _printing = Lock()  # a process has one standard output
+
+
+class _OwnWords(io.StringIO):
+    """Keeps what the thread that made it prints; what others print goes to others."""
+
+    def __init__(self, others: TextIO) -> None:
+        super().__init__()
+        self._others = others
+        self._thread = get_ident()
+
+    def write(self, text: str) -> int:
+        """As any text stream does."""
+        return super().write(text) if get_ident() == self._thread else self._others.write(text)
 
 
 def compile_for(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources:
@@ -126,8 +140,12 @@ def _compiler_log() -> Iterator[io.StringIO]:
     """
     from triton import knobs
 
-    said = io.StringIO()
-    with _printing, knobs.compilation.scope(), knobs.nvidia.scope(), redirect_stdout(said):
+    with (
+        _printing,
+        knobs.compilation.scope(),
+        knobs.nvidia.scope(),
+        redirect_stdout(_OwnWords(sys.stdout)) as said,
+    ):
         knobs.compilation.always_compile = True
         knobs.nvidia.dump_ptxas_log = True
         yield said

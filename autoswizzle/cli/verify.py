@@ -12,7 +12,7 @@ from autoswizzle.cache.key import key_for
 from autoswizzle.cli.failures import FAILED, one_line
 from autoswizzle.cli.options import integer, need_triton, positive, present_gpu
 from autoswizzle.config import TORCH
-from autoswizzle.errors import CacheError, CandidateError, LaunchError
+from autoswizzle.errors import AutoswizzleError, CacheError, CandidateError, LaunchError
 from autoswizzle.hardware import Gpu
 from autoswizzle.report.tables import print_json, table
 from autoswizzle.search.effort import EFFORTS
@@ -100,8 +100,10 @@ def _ratio(entry: CacheEntry, gpu: Gpu, device: int) -> float:
         with torch.cuda.device(device):
             measurer = Measurer(entry.key.problem, gpu, kernels.run, device=f"cuda:{device}")
             ratio, _, _ = measurer.race([entry.config, TORCH], RACE_MS).ratio()
-    except torch.OutOfMemoryError as error:
-        raise LaunchError(one_line(error), "OutOfMemoryError") from error
+    except AutoswizzleError:
+        raise
+    except RuntimeError as error:  # torch's: no memory, for cuBLAS's workspace say, or a bad launch
+        raise LaunchError(one_line(error), type(error).__name__) from error
     return ratio
 
 

@@ -73,14 +73,18 @@ def run_final(finalists: Sequence[GemmConfig], race: RaceCall, margin: float) ->
     race(configs, seed) times configs in turns on inputs of that seed, new for each race: the second
     is free of the first one's luck. The fastest wins only if the whole confidence interval of
     torch's time over its own lies above 1 + margin; otherwise torch wins. A finalist that fails a
-    race is left out; raises CandidateError when none is left, or it is no finalist that fails.
+    race is left out; raises CandidateError when none is left, or when twice none is to blame.
     """
     sound = list(finalists)
+    unexplained = False
     while True:
         try:
             first = race([*sound, TORCH], 1)
-        except CandidateError as error:
-            sound = _without_failing(sound, race, error)
+        except CandidateError:
+            able = _without_failing(sound, race)
+            if not able or (unexplained and able == sound):
+                raise
+            unexplained, sound = able == sound, able
             continue
         fastest = min(first.measurements[:-1], key=lambda item: item.time_us).config
         try:
@@ -96,12 +100,8 @@ def run_final(finalists: Sequence[GemmConfig], race: RaceCall, margin: float) ->
     return Final(winner, fastest, ratio, low, high, first.measurements, second.measurements)
 
 
-def _without_failing(
-    finalists: Sequence[GemmConfig], race: RaceCall, error: CandidateError
-) -> list[GemmConfig]:
-    """Those that run alone, when the race of all failed with this error; raises it if that is none
-    or all.
-    """
+def _without_failing(finalists: Sequence[GemmConfig], race: RaceCall) -> list[GemmConfig]:
+    """Those that run alone, when the race of all failed."""
     sound = []
     for config in finalists:
         try:
@@ -109,8 +109,6 @@ def _without_failing(
             sound.append(config)
         except CandidateError as alone:
             _leave_out(config, alone)
-    if not sound or len(sound) == len(finalists):
-        raise error
     return sound
 
 

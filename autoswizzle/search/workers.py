@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 from types import TracebackType
@@ -73,16 +74,15 @@ class Worker(Generic[T, R]):
 
     def start(self) -> None:
         """Have the process ready, which the first task does otherwise; raises TuneError."""
-        try:
-            self._started()
-        except errors.TuneError:
-            self.close()
-            raise
+        self._started()
 
     def _started(self) -> "_Process":
         if self._process is None:
-            self._process = _Process(self._env)
-            self._process.make(self._factory)
+            with ExitStack() as undone:  # also by an interrupt: a half-made one answers out of step
+                undone.callback(self.close)
+                self._process = _Process(self._env)
+                self._process.make(self._factory)
+                undone.pop_all()
         return self._process
 
     def close(self) -> None:
@@ -137,15 +137,18 @@ class _Process:
         self._connection: Connection = ours
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _SERVE.format(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=self._output,
-                stderr=self._output,
-                start_new_session=True,
-            )
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-c", _SERVE.format(theirs.fileno())],
+                    pass_fds=[theirs.fileno()],
+                    env=env,
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._output,
+                    stderr=self._output,
+                    start_new_session=True,
+                )
+            except OSError as error:  # no memory or no process left, say
+                raise errors.TuneError(f"a worker can't start: {error}") from error
 
     def make(self, factory: bytes) -> None:
         """Let it call the pickled factory; raises TuneError if that fails."""

@@ -237,12 +237,16 @@ def test_verify_fails_on_a_wrong_product(store, folder, timed, capsys):
     assert "3 of 9 elements are wrong" in capsys.readouterr().out
 
 
-def test_verify_goes_on_beyond_what_memory_lacks_for(store, folder, timed, capsys):
+@pytest.mark.parametrize("kind", ["OutOfMemoryError", "AcceleratorError", "RuntimeError"])
+def test_verify_goes_on_beyond_what_torch_can_not_run(store, folder, timed, capsys, kind):
+    """For want of memory for operands, or for what cuBLAS keeps, say."""
     import torch
+
+    error = {"RuntimeError": RuntimeError}.get(kind) or getattr(torch, kind)
 
     def init(self, problem, gpu, run, device):
         if problem.m == 2048:
-            raise torch.OutOfMemoryError("tried to allocate\n16 TiB")
+            raise error("tried to allocate\n16 TiB")
 
     timed.setattr(FakeMeasurer, "__init__", init)
     store.put(entry(GemmProblem(2048, 8, 8)))

@@ -110,6 +110,18 @@ def test_a_finalist_that_fails_a_race_costs_no_other(bad_at, caplog):
     assert "Hung: no answer" in caplog.text
 
 
+@pytest.mark.parametrize("bad_at", [1, 2])
+def test_a_failure_that_does_not_come_again_costs_no_final(bad_at):
+    """A hang once in a while: no finalist shows it alone."""
+    left = [1]
+
+    def fails(configs, seed):
+        return seed == bad_at and bool(left) and bool(left.pop())
+
+    race = failing(race_of({OURS[0]: 80.0, OURS[1]: 90.0, TORCH: 100.0}), fails)
+    assert run_final(OURS[:2], race, margin=0.02).winner == OURS[bad_at - 1]
+
+
 @pytest.mark.parametrize(
     "fails",
     [

@@ -10,6 +10,7 @@ from autoswizzle.laboratory import Compilers, compile_ahead, revisions
 from autoswizzle.problem import GemmProblem
 from autoswizzle.search.bench import Racing
 from autoswizzle.search.effort import EFFORTS
+from autoswizzle.space import candidates
 from autoswizzle.tuning import entry_of
 
 H200 = find_gpu("H200")
@@ -32,6 +33,21 @@ def laboratory(fresh, fake_laboratory):
         return found
 
     return build
+
+
+def test_what_is_compiled_ahead_is_what_the_search_tries_first(laboratory):
+    """The slowest family's best among it, which the ranking has far behind."""
+    found = laboratory(110.0)
+    found.announce(PROBLEM)
+    ahead = [config for config, _ in found.compilers.announced]
+    found.compilers.announced.clear()
+    found.search(PROBLEM)
+    later = [config for config, _ in found.compilers.announced]
+    first = list(dict.fromkeys(later))[: EFFORTS["quick"].seeds]
+    assert ahead == first
+    assert {config.kernel for config in ahead} == {
+        config.kernel for config in candidates(PROBLEM, H200)
+    }
 
 
 def test_a_search_ends_with_the_fastest_and_a_fair_ratio(laboratory, fake_laboratory, monkeypatch):

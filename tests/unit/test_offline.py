@@ -6,10 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from triton import knobs
 from triton.errors import TritonError
 
 from autoswizzle.config import GemmConfig
-from autoswizzle.errors import CompileError, UnavailableError
+from autoswizzle.errors import CompileError, LaunchError, UnavailableError
 from autoswizzle.hardware import find_gpu
 from autoswizzle.kernels import compile_for
 from autoswizzle.kernels.compiler import compile_errors
@@ -181,6 +182,58 @@ def test_what_a_compiler_raises_becomes_one_line(error, reason):
     with pytest.raises(CompileError) as caught, compile_errors():
         raise error
     assert str(caught.value) == reason
+
+
+@pytest.fixture
+def ptxas(monkeypatch, tmp_path):
+    """Gives triton a ptxas that knows its version and then does what a line of shell says."""
+
+    def build(line):
+        real, path = knobs.nvidia.ptxas.path, tmp_path / "ptxas"
+        path.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exec {real} --version\n{line}\n')
+        path.chmod(0o755)
+        monkeypatch.setenv("TRITON_PTXAS_PATH", str(path))
+
+    return build
+
+
+SMALL = GemmProblem(128, 128, 128, "fp16")
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("echo 'ptxas fatal   : C7602 error, too big' >&2; exit 1", "ptxas fatal   : C7602 error"),
+        ("kill -SEGV $$", "`ptxas` failed with error code -11"),
+    ],
+)
+def test_a_failing_ptxas_says_why_and_prints_nothing(ptxas, line, reason, capsys):
+    ptxas(line)
+    with pytest.raises(CompileError, match=re.escape(reason)):
+        compile_for(GemmConfig(), SMALL, find_gpu("A100-80GB"))
+    assert capsys.readouterr().out == ""
+    assert not knobs.compilation.always_compile
+    assert not knobs.nvidia.dump_ptxas_log
+
+
+def test_what_other_threads_print_meanwhile_is_printed(monkeypatch, capsys):
+    def chatty(*task):
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(print, "Used 999 registers").result()
+        return compiled(*task)
+
+    monkeypatch.setattr("autoswizzle.kernels.offline.compiled", chatty)
+    assert compile_for(GemmConfig(), SMALL, find_gpu("A100-80GB")).registers <= 255
+    assert capsys.readouterr().out == "Used 999 registers\n"
+
+
+@pytest.mark.parametrize("name", ["KILL", "TERM"])
+def test_a_ptxas_that_was_killed_is_no_verdict_on_the_candidate(ptxas, name):
+    """Verdicts of the compiler are kept on disk; the system may have more memory next time."""
+    ptxas(f"kill -{name} $$")
+    with pytest.raises(LaunchError) as caught:
+        compile_for(GemmConfig(), SMALL, find_gpu("A100-80GB"))
+    assert caught.value.kind == "Killed"
 
 
 def test_other_errors_are_not_the_compilers():

@@ -844,6 +844,26 @@ def test_nothing_is_tuned_in_deterministic_mode(fake_gpu, monkeypatch):
     assert not fake_gpu.calls
 
 
+def test_what_was_put_off_in_deterministic_mode_is_tuned_after_it(fake_gpu, entry_for, monkeypatch):
+    monkeypatch.setenv("AUTOSWIZZLE_ON_MISS", "tune")
+
+    def tune(problems, **options):
+        entry = entry_for(problems[0], config=SMALL)
+        dispatcher().store.put(entry)
+        return tuning.TuneReport((tuning.TuneResult(problems[0], entry),))
+
+    monkeypatch.setattr(tuning, "tune", tune)
+    a, b = ints(4, 16), ints(16, 8)
+    torch.use_deterministic_algorithms(True)
+    try:
+        matmul(a, b)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert not fake_gpu.calls
+    assert torch.equal(matmul(a, b), a @ b)
+    assert len(fake_gpu.calls) == 1
+
+
 @pytest.mark.parametrize("how", ["raised", "reported"])
 def test_a_failed_tuning_is_torch_with_one_warning(fake_gpu, monkeypatch, caplog, how):
     monkeypatch.setenv("AUTOSWIZZLE_ON_MISS", "tune")

@@ -188,7 +188,9 @@ def test_an_unwritable_folder_is_named_before_the_model_runs(tmp_path):
         pytest.fail("ran")
 
 
-@pytest.mark.parametrize("wrong", [5, b"x", "", "x\0", [], "folder"], ids=repr)
+@pytest.mark.parametrize(
+    "wrong", [5, b"x", "", "x\0", [], "folder", 300 * "x"], ids="{!r:.10}".format
+)
 def test_a_path_that_names_no_file_is_refused_before_the_first_product(
     tmp_path, monkeypatch, wrong
 ):

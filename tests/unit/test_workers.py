@@ -1,3 +1,4 @@
+import errno
 import functools
 import os
 import pickle
@@ -227,6 +228,24 @@ def test_a_worker_that_can_not_be_started_ahead_says_why_with_its_task(tasks):
         pool.start()
         with pytest.raises(TuneError, match="a worker can't start"):
             pool("a")
+
+
+def test_a_start_that_is_interrupted_leaves_no_answer_for_the_first_task(tasks):
+    with Worker(tasks.late_factory, limit_s=20) as worker:
+        timer = threading.Timer(0.5, signal.raise_signal, [signal.SIGINT])
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            worker.start()
+        assert worker("a") == "a"
+
+
+def test_a_process_that_the_system_refuses_is_an_error_of_this_package(tasks, monkeypatch):
+    def refuse(*args, **options):
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr("subprocess.Popen", refuse)
+    with pytest.raises(TuneError, match=r"a worker can't start: .*temporarily"):
+        Worker(tasks.factory, limit_s=20)("a")
 
 
 def test_closing_does_not_wait_for_workers_that_start(tasks):

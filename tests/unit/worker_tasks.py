@@ -67,6 +67,11 @@ def slow_factory():
     time.sleep(1000)
 
 
+def late_factory():
+    time.sleep(1)
+    return lambda task: task
+
+
 def dying_factory():
     os.abort()
 
