@@ -8,7 +8,7 @@ as a CUDA graph; a training step of 4096 tokens (forward, backward, SGD). Each e
 and compiled against compiled. Plain and patched alternate (A B B A), the ratio is the median over
 the rounds with its 95 % interval; gemm_share is the part of plain torch's device time in products.
 Problems are recorded, and tuned unless they have an entry. Writes results/<gpu>/model.json after
-each case and prints a table last.
+each case, with the verdicts on its problems, and prints a table last.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from record import folder_of, stamp, write
 from torch.nn import functional
 
 import autoswizzle
+from autoswizzle.cache.entry import CacheEntry
 from autoswizzle.hardware import detect
 from autoswizzle.search.statistics import median_interval
 
@@ -74,18 +75,21 @@ def main() -> None:
         shape, options.seconds, options.context = SMALL, 0.0, 32
         cases = [replace(case, size=min(case.size, 16)) for case in cases]
     rows: list[dict[str, Any]] = []
+    verdicts: dict[str, dict[str, Any]] = {}
     for case in dict.fromkeys(cases):
-        rows += compared(case, shape, options)
+        rows += compared(case, shape, options, verdicts)
         if not options.dry_run:
             gpu = detect(0)
             path = (options.out or folder_of(gpu)) / "model.json"
-            told = {"layers": options.layers, "context": options.context, "rows": rows}
-            write(path, {**stamp(gpu), **told})
+            told = {"layers": options.layers, "context": options.context, "verdicts": verdicts}
+            write(path, {**stamp(gpu), **told, "rows": rows})
     print_table(rows)
 
 
-def compared(case: Case, shape: Shape, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """The rows of a case: eager and compiled."""
+def compared(
+    case: Case, shape: Shape, options: argparse.Namespace, verdicts: dict[str, dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """The rows of a case: eager and compiled. What tuning says of its problems goes to verdicts."""
     device = "cpu" if options.dry_run else "cuda"
     model = build(shape, device)
     work = work_of(case, model, model, options.context)
@@ -97,6 +101,8 @@ def compared(case: Case, shape: Shape, options: argparse.Namespace) -> list[dict
         for result in autoswizzle.tune(problems, **tune).results:
             chosen = result.error if result.entry is None else result.entry.config
             print(case, result.problem, chosen, flush=True)
+            if result.entry is not None:
+                verdicts[str(result.problem)] = verdict(result.entry)
     share = None if options.dry_run else gemm_share(work)
     tuned = 0
     if not options.dry_run:
@@ -118,6 +124,12 @@ def compared(case: Case, shape: Shape, options: argparse.Namespace) -> list[dict
         )  # fmt: skip
         print(line(rows[-1]), flush=True)
     return rows
+
+
+def verdict(entry: CacheEntry) -> dict[str, Any]:
+    """What an entry says, and of when."""
+    ratio = {name: getattr(entry, name) for name in ("ratio", "ratio_low", "ratio_high")}
+    return {"config": entry.config.to_dict(), **ratio, "date": entry.date}
 
 
 def work_of(case: Case, model: Decoder, run: Callable[..., Any], context: int) -> Work:

@@ -540,7 +540,7 @@ def multiply(
     whole, together, parts = division or (tiles, 1, 1)
     units = -(-(tiles - whole) // together) * parts
     counter, ticket = Pointer(np.zeros(1, int)), 2**62 + seed
-    flags = numbers.integers(-9, 9, units * shares)  # as they come
+    flags = numbers.integers(1, 9, units * shares)  # as they come, none of them cleared yet
     left = Pointer(np.full(units * block_m * block_n, np.nan)), Pointer(flags), ticket
     if along is not None:
         kernel, scratch, rest = kernels["multicast_specialized"].multicast, (), (plan,)
