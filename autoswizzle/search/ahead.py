@@ -2,8 +2,9 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
@@ -54,11 +55,8 @@ class AheadOfNeed(Generic[T, R]):
                 self._starts = [self._threads.submit(self._start_one) for _ in self._workers]
 
     def _start_one(self) -> None:
-        worker = self._idle.get()
-        try:
+        with self._idle_worker() as worker:
             worker.start()  # the next task of one that can't be started says why
-        finally:
-            self._idle.put(worker)
 
     def prefetch(self, tasks: Sequence[T]) -> None:
         """Start on tasks, in order, unless that is done."""
@@ -86,9 +84,14 @@ class AheadOfNeed(Generic[T, R]):
         return result
 
     def _run_in_worker(self, task: T) -> R:
+        with self._idle_worker() as worker:
+            return worker(task)
+
+    @contextmanager
+    def _idle_worker(self) -> Iterator[Worker[T, R]]:
         worker = self._idle.get()
         try:
-            return worker(task)
+            yield worker
         finally:
             self._idle.put(worker)
 

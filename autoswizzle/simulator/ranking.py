@@ -121,7 +121,7 @@ def shortlist(
     problem: GemmProblem, gpu: Gpu, count: int = 200, model: str = "lru"
 ) -> list[Prediction]:
     """Up to count predictions to try first: the best order of each promising tile, then the second
-    best of each, and so on.
+    best of each, and so on. The promising tiles are 16, among them one of every legal family.
 
     Many configurations share one predicted time, as the model does not see all that tells them
     apart; a search that starts with different tiles learns more than from the best ones of rank.
