@@ -77,13 +77,14 @@ def store_part(
         earliest = unit - part + gl.cdiv(division[2] * (local * steps + 1), total) - 1
         for other in range(earliest, unit):
             take_over(flags + other * plan.shares + SHARE, ticket)
+            theirs = partials + (gl.cast(other, gl.int64) * plan.shares + SHARE) * size
+            added = ()
+            for i in gl.static_range(len(slices)):
+                more = gl.load(theirs + _offsets(slices[i], i, plan), cache_modifier=".cg")
+                added += (slices[i] + more,)
+            slices = added
         for i in gl.static_range(len(slices)):
-            values = slices[i]
-            offsets = _offsets(values, i, plan)
-            for other in range(earliest, unit):
-                block = partials + (gl.cast(other, gl.int64) * plan.shares + SHARE) * size
-                values += gl.load(block + offsets, cache_modifier=".cg")
-            store_slice(values, c_desc, c_s, FIRST, i, row, col, plan)
+            store_slice(slices[i], c_desc, c_s, FIRST, i, row, col, plan)
 
 
 @gluon.jit
@@ -125,8 +126,13 @@ def _range(unit, shape, division, plan: gl.constexpr):
 
 @gluon.jit
 def _offsets(values, PLACE: gl.constexpr, plan: gl.constexpr):
-    """Where the PLACE-th slice's elements lie in a block of rows x block_n."""
+    """Where the PLACE-th slice's elements lie in a block of rows x block_n.
+
+    Each 8 x 8 of them, which is what a warp's threads hold side by side, are 256 bytes in a row.
+    """
     layout: gl.constexpr = values.type.layout
     rows = gl.arange(0, plan.rows, gl.SliceLayout(1, layout))
     cols = gl.arange(0, plan.store_n, gl.SliceLayout(0, layout))
-    return rows[:, None] * plan.block_n + (cols[None, :] + PLACE * plan.store_n)
+    first: gl.constexpr = PLACE * plan.rows * plan.store_n
+    starts = rows // 8 * (8 * plan.store_n) + rows % 8 * 8
+    return first + starts[:, None] + (cols // 8 * 64 + cols % 8)[None, :]
