@@ -6,7 +6,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from autoswizzle.config import GemmConfig
 from autoswizzle.errors import LaunchError
-from autoswizzle.hardware import detect
+from autoswizzle.hardware import WARP_SIZE, detect
 from autoswizzle.kernels.family import Call, Scratch
 from autoswizzle.kernels.order import log_side
 from autoswizzle.kernels.wgmma_parts import Plan
@@ -17,6 +17,9 @@ from autoswizzle.space import consumers, grid, pieces, tail
 
 GLUON_DTYPES = {"fp16": gl.float16, "bf16": gl.bfloat16, "fp32": gl.float32}
 _STORE_BUFFERS = 2  # one is written while the copy engine reads the other
+# Registers a thread must have beside its sums to add partial sums to all of them at once: with 48, a
+# tile of 256x192 reads one back in every k step (ptxas 13.4).
+_ADDING_REGISTERS = 64
 
 
 def call(
@@ -74,6 +77,8 @@ def plan_of(config: GemmConfig, problem: GemmProblem) -> Plan:
     alternate = 2 if config.warp_specialize == "pingpong" else 1
     rows = config.block_m // shares
     step_bytes = (config.block_m + config.block_n) * config.block_k * problem.itemsize
+    registers = 160 if shares == 3 else 240
+    left = registers - rows * config.block_n // (WARP_SIZE * config.num_warps)
     return Plan(
         block_m=config.block_m,
         block_n=config.block_n,
@@ -95,7 +100,8 @@ def plan_of(config: GemmConfig, problem: GemmProblem) -> Plan:
         log_side=log_side(config.swizzle, *grid(config, problem)),
         dynamic=config.scheduling == "dynamic",
         divided=config.split_k > 1 or config.stream_k,
-        consumer_registers=160 if shares == 3 else 240,
+        added=config.epilogue_subtile if left >= _ADDING_REGISTERS else 1,
+        consumer_registers=registers,
         producer_registers=24,
     )
 

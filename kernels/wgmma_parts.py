@@ -30,6 +30,7 @@ class Plan:
     the rows of a tile are split among; rows: of one share. alternate: consumers that take turns
     tile by tile. stores: shared-memory buffers a consumer stores through, store_n columns each.
     divided: k steps of some tiles are split into parts, each a work item of its own (wgmma_split).
+    added: slices of store_n columns that partial sums are added to at once.
     along: the dimension of C that the blocks of a cluster divide; -1 without clusters.
     """
 
@@ -53,6 +54,7 @@ class Plan:
     log_side: int
     dynamic: bool
     divided: bool
+    added: int
     consumer_registers: int
     producer_registers: int
     along: int = -1

@@ -77,14 +77,17 @@ def store_part(
         earliest = unit - part + gl.cdiv(division[2] * (local * steps + 1), total) - 1
         for other in range(earliest, unit):
             take_over(flags + other * plan.shares + SHARE, ticket)
-            theirs = partials + (gl.cast(other, gl.int64) * plan.shares + SHARE) * size
-            added = ()
-            for i in gl.static_range(len(slices)):
-                more = gl.load(theirs + _offsets(slices[i], i, plan), cache_modifier=".cg")
-                added += (slices[i] + more,)
-            slices = added
-        for i in gl.static_range(len(slices)):
-            store_slice(slices[i], c_desc, c_s, FIRST, i, row, col, plan)
+        for first in gl.static_range(0, len(slices), plan.added):
+            values = slices[first : first + plan.added]
+            for other in range(earliest, unit):
+                theirs = partials + (gl.cast(other, gl.int64) * plan.shares + SHARE) * size
+                added = ()
+                for i in gl.static_range(len(values)):
+                    places = _offsets(values[i], first + i, plan)
+                    added += (values[i] + gl.load(theirs + places, cache_modifier=".cg"),)
+                values = added
+            for i in gl.static_range(len(values)):
+                store_slice(values[i], c_desc, c_s, FIRST, first + i, row, col, plan)
 
 
 @gluon.jit
