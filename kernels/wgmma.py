@@ -17,8 +17,8 @@ from autoswizzle.space import consumers, grid, pieces, tail
 
 GLUON_DTYPES = {"fp16": gl.float16, "bf16": gl.bfloat16, "fp32": gl.float32}
 _STORE_BUFFERS = 2  # one is written while the copy engine reads the other
-# Registers a thread must have beside its sums to add partial sums to all of them at once: with 48, a
-# tile of 256x192 reads one back in every k step (ptxas 13.4).
+# Registers a thread must have beside its sums to add partial sums to all of them at once: with 48,
+# as for 256x192, one is read back in every k step (ptxas 13.4).
 _ADDING_REGISTERS = 64
 
 

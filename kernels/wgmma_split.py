@@ -19,6 +19,11 @@ from autoswizzle.kernels.gluon import barrier
 from autoswizzle.kernels.handover import hand_over, take_over
 from autoswizzle.kernels.wgmma_parts import sliced, store_slice
 
+# Rows and columns of sums that the threads of a warp hold side by side: 256 bytes.
+SIDE = gl.constexpr(
+    8
+)  # rows and columns of sums that a warp's threads hold side by side: 256 bytes
+
 
 @gluon.jit
 def work_end(shape, division, plan: gl.constexpr):
@@ -129,13 +134,10 @@ def _range(unit, shape, division, plan: gl.constexpr):
 
 @gluon.jit
 def _offsets(values, PLACE: gl.constexpr, plan: gl.constexpr):
-    """Where the PLACE-th slice's elements lie in a block of rows x block_n.
-
-    Each 8 x 8 of them, which is what a warp's threads hold side by side, are 256 bytes in a row.
-    """
+    """Where the PLACE-th slice's elements lie in a block of rows x block_n, SIDE x SIDE in a row."""
     layout: gl.constexpr = values.type.layout
     rows = gl.arange(0, plan.rows, gl.SliceLayout(1, layout))
     cols = gl.arange(0, plan.store_n, gl.SliceLayout(0, layout))
     first: gl.constexpr = PLACE * plan.rows * plan.store_n
-    starts = rows // 8 * (8 * plan.store_n) + rows % 8 * 8
-    return first + starts[:, None] + (cols // 8 * 64 + cols % 8)[None, :]
+    starts = rows // SIDE * (SIDE * plan.store_n) + rows % SIDE * SIDE
+    return first + starts[:, None] + (cols // SIDE * (SIDE * SIDE) + cols % SIDE)[None, :]

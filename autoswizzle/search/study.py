@@ -25,10 +25,7 @@ from autoswizzle.search.storage import quiet_optuna
 from autoswizzle.simulator.ranking import Prediction, predict
 from autoswizzle.simulator.resources import Resources, why_infeasible
 
-# Of a thread: beyond it local memory traffic dominates; slow, not wrong. Our fastest at 16384^3
-# (wgmma 192x256, stream_k) has 496, all of them outside its main loop (triton 3.9, H200,
-# 2026-11-30).
-MAX_SPILL_BYTES = 512
+MAX_SPILL_BYTES = 256  # of a thread: beyond it local memory traffic dominates; slow, not wrong
 SERIALISED = "wgmma"  # names the products in ptxas's warning C7510 that it serialised them
 POLL_S = 0.2
 BATCH = 4  # trials between two looks at the whole study

@@ -434,7 +434,7 @@ def test_a_problem_no_kernel_can_run_is_an_error():
     ("resources", "named"),
     [
         (Resources(128, 300_000, 8), "shared memory"),
-        (Resources(128, 49152, 8, spill_bytes=513), "spills must be <= 512 bytes"),
+        (Resources(128, 49152, 8, spill_bytes=257), "spills must be <= 256 bytes"),
         (Resources(128, 49152, 8, warnings=("wgmma serialized due to",)), "wgmma serialized"),
         (Resources(128, 49152, 8, spill_bytes=16, warnings=("unused",)), None),
     ],

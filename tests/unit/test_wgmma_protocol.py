@@ -505,6 +505,7 @@ def multiply(
     machine = Machine(seed, blocks=1 if along is None else 2)
     machine.impatient = impatient
     kernels = load_kernels(stand_ins(machine, programs, swizzle))
+    kernels["wgmma_split"].SIDE = 2
     shares = {"cooperative": 2, "thirds": 3}.get(kind, 1)
     pieces = (4, 2) if tail else (4,)
     block_m, block_n, block_k = 6 if shares == 3 else 4, sum(pieces), 2
@@ -514,7 +515,7 @@ def multiply(
         step_bytes=(block_m + block_n) * block_k, store_n=2, stores=2, a_transposed=transposed[0],
         b_transposed=transposed[1], instruction_k=16, precision=SimpleNamespace(value="ieee"),
         swizzle=swizzle, log_side=0, dynamic=dynamic, divided=division is not None,
-        consumer_registers=240, producer_registers=24,
+        added=1 + seed % (block_n // 2), consumer_registers=240, producer_registers=24,
     )  # fmt: skip
     height, width = (2 if along == dimension else 1 for dimension in (0, 1))
     plan = replace(
