@@ -134,7 +134,7 @@ def _range(unit, shape, division, plan: gl.constexpr):
 
 @gluon.jit
 def _offsets(values, PLACE: gl.constexpr, plan: gl.constexpr):
-    """Where the PLACE-th slice's elements lie in a block of rows x block_n, SIDE x SIDE in a row."""
+    """Where the elements of slice PLACE lie in a block of rows x block_n, SIDE x SIDE in a row."""
     layout: gl.constexpr = values.type.layout
     rows = gl.arange(0, plan.rows, gl.SliceLayout(1, layout))
     cols = gl.arange(0, plan.store_n, gl.SliceLayout(0, layout))
