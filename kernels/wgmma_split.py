@@ -20,9 +20,7 @@ from autoswizzle.kernels.handover import hand_over, take_over
 from autoswizzle.kernels.wgmma_parts import sliced, store_slice
 
 # Rows and columns of sums that the threads of a warp hold side by side: 256 bytes.
-SIDE = gl.constexpr(
-    8
-)  # rows and columns of sums that a warp's threads hold side by side: 256 bytes
+SIDE = gl.constexpr(8)
 
 
 @gluon.jit
