@@ -181,22 +181,27 @@ class Laboratory:
         bench = Bench(self.gpu, run_kernel, self._device)
         return self._open.enter_context(Worker(bench, limit_s=self.effort.candidate_s))
 
-    def announce(self, problem: GemmProblem) -> list[Prediction]:
+    def announce(self, problem: GemmProblem, seeds: Sequence[GemmConfig] = ()) -> list[Prediction]:
         """Rank, from any thread, and start compiling what the search of problem will try first."""
         from autoswizzle.search.plan import spread
 
         self.compilers.start()
-        seeds = self._compilers.ranked(problem, self.gpu)
-        first = spread([seed.config for seed in seeds], self.effort.seeds)
+        self.compilers.prefetch([(config, problem) for config in seeds])
+        predictions = self._compilers.ranked(problem, self.gpu)
+        first = spread([item.config for item in predictions], self.effort.seeds)
         self.compilers.prefetch([(config, problem) for config in first])
-        return seeds
+        return predictions
 
     def search(
         self,
         problem: GemmProblem,
         progress: "Callable[[Progress], None] | None" = None,
+        seeds: Sequence[GemmConfig] = (),
     ) -> "SearchResult":
-        """Search problem; raises TuneError when nothing or nothing of ours could be used."""
+        """Search problem, seeds before predictions.
+
+        Raises TuneError when nothing or nothing of ours could be used.
+        """
         from autoswizzle.search.bench import Racing, Screening
         from autoswizzle.search.study import search
 
@@ -224,7 +229,7 @@ class Laboratory:
 
         try:
             with self._interruptible():
-                seeds = self.announce(problem)
+                predictions = self.announce(problem, seeds)
                 self.bench(Screening(problem, TORCH, 1.0))  # starts it, makes operands, uncounted
         except CandidateError as error:  # memory for no operands, say: other problems go on
             raise TuneError(f"{problem} can't be measured: {error.kind}: {error}") from error
@@ -235,7 +240,8 @@ class Laboratory:
             compile=compiled,
             prefetch=prefetch,
             lookahead=compiling_processes(),
-            predictions=seeds,
+            predictions=predictions,
+            seeds=seeds,
             effort=self.effort,
             storage=self.storage,
             progress=progress,

@@ -1,13 +1,14 @@
 """The suite on this GPU: our best kernel and the dispatched result against torch.matmul.
 
-    python benchmarks/gemm_suite.py --dtype bf16 --layout nt [--large] [--entries FILE] [--redo]
+    python benchmarks/gemm_suite.py --dtype bf16 --layout nt [--large] [--known RESULT ...] [--redo]
 
 Each problem is searched (the shortlist's seeds, torch, the default), then the finalists and torch
 run interleaved on fresh data, and the fastest of ours against torch once more: that ratio and its
 95 % interval are the result, torch's decision aside. own: the same two in turns so long that each
 runs at the clock its power leaves it (search.timing). Sustained timing. Resumable: results in the
 file are kept, unless --redo is given or their kernel has changed; what failed is tried again.
---entries: a cache file that gets the verdicts.
+--known: results whose winners for the same extents and layout are tried first. --entries: a cache
+file that gets the verdicts.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from record import fastest_of, folder_of, stamp, write
+from record import fastest_of, folder_of, stamp, winners, write
 from suite import large, suite
 
 from autoswizzle.cache.store import export_entries
@@ -56,6 +57,7 @@ def main() -> None:
     parser.add_argument("--final-ms", type=float, default=EFFORTS["standard"].final_ms)
     parser.add_argument("--own-ms", type=float, default=1600, help="of the race at own clocks")
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop starting problems")
+    parser.add_argument("--known", type=Path, nargs="*", default=[])
     parser.add_argument("--entries", type=Path)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--redo", action="store_true")
@@ -77,16 +79,17 @@ def main() -> None:
     )  # fmt: skip
     began = time.monotonic()
     left = [problem for problem in problems if str(problem) not in rows]
+    known = {problem: winners(problem, options.known) for problem in left}
     made = {**stamp(gpu), "sources": sources}
     with Laboratory(gpu, 0, effort, None) as laboratory, ThreadPoolExecutor(1) as scout:
         for index, problem in enumerate(left):
             if time.monotonic() - began > options.seconds:
                 break
             for following in left[index + 1 : index + AHEAD]:
-                scout.submit(laboratory.announce, following)
+                scout.submit(laboratory.announce, following, known[following])
             started = time.monotonic()
             try:
-                found = laboratory.search(problem)
+                found = laboratory.search(problem, seeds=known[problem])
                 row = row_of(problem, found)
                 fastest = GemmConfig.from_dict(row["config"])
                 row["own"] = own_clocks(laboratory, problem, fastest, options.own_ms)

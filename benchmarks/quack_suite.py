@@ -1,10 +1,11 @@
 """Own kernels and torch.matmul against quack, tuned by its own tuner, in the same run.
 
-    python benchmarks/quack_suite.py [--problems ...] [--out FILE]
+    python benchmarks/quack_suite.py [--problems ...] [--known RESULT ...] [--out FILE]
 
-On nine bf16 nt problems where both have a kernel: the best of ours by a search of 40 trials, the
-autotuned gemm of quack and torch run interleaved, each checked first, sustained timing. Needs
-quack-kernels with nvidia-cutlass-dsl. Writes results/<gpu>/quack.json.
+On nine bf16 nt problems where both have a kernel: the best of ours by a search of 40 trials, of
+which the winners of --known are the first, the autotuned gemm of quack and torch run interleaved,
+each checked first, sustained timing. Needs quack-kernels with nvidia-cutlass-dsl. Writes
+results/<gpu>/quack.json.
 """
 
 import argparse
@@ -15,7 +16,7 @@ from statistics import geometric_mean
 from typing import Any
 
 import torch
-from record import folder_of, stamp, write
+from record import folder_of, stamp, winners, write
 
 from autoswizzle import kernels
 from autoswizzle.calibration import calibrated
@@ -39,16 +40,18 @@ NAMES = ("ours", "quack", "torch")
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--problems", nargs="*", default=[f"{s}:bf16:nt" for s in SHAPES])
+    parser.add_argument("--known", type=Path, nargs="*", default=[])
+    parser.add_argument("--trials", type=int, default=TRIALS)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     gpu = calibrated(detect(0))
-    effort = replace(EFFORTS["standard"], name="suite").with_budget(trials=TRIALS)
+    effort = replace(EFFORTS["standard"], name="suite").with_budget(trials=options.trials)
     path = options.out or folder_of(gpu) / "quack.json"
     rows: list[dict[str, Any]] = []
     with Laboratory(gpu, 0, effort, None) as laboratory:
         for text in options.problems:
             problem = GemmProblem.parse(text)
-            final = laboratory.search(problem).final
+            final = laboratory.search(problem, seeds=winners(problem, options.known)).final
             if final is not None:
                 contenders = (final.fastest, QUACK, TORCH)
                 found = Measurer(problem, gpu, multiply).race(contenders, RACE_MS)

@@ -2,11 +2,15 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from datetime import datetime, timezone
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from autoswizzle.config import GemmConfig
 from autoswizzle.hardware import Gpu
+from autoswizzle.problem import GemmProblem
 from autoswizzle.search.finals import Final
 
 RESULTS = Path(__file__).parent / "results"
@@ -43,6 +47,21 @@ def fastest_of(final: Final) -> dict[str, Any]:
         "sm_mhz": ours.sm_mhz,
         "power_w": ours.power_w,
     }
+
+
+def winners(problem: GemmProblem, results: Sequence[Path]) -> list[GemmConfig]:
+    """The configurations fastest in results for problem's extents and layout, of any dtype."""
+
+    def product(of: GemmProblem) -> tuple[int, int, int, str]:
+        return of.m, of.n, of.k, of.layout
+
+    rows = chain.from_iterable(json.loads(path.read_text())["rows"] for path in results)
+    found = [
+        GemmConfig.from_dict(row["config"])
+        for row in rows
+        if "config" in row and product(GemmProblem.parse(row["problem"])) == product(problem)
+    ]
+    return list(dict.fromkeys(found))
 
 
 def write(path: Path, data: dict[str, Any]) -> None:

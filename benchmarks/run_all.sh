@@ -25,6 +25,8 @@ suites() {
     suite bf16 nn
     suite bf16 tn
     suite fp16 nt
+    suite fp16 nn
+    suite fp16 tn
 }
 counters() {
     limited 300 "$python" benchmarks/counters.py

@@ -1,0 +1,82 @@
+"""Keep the results that an edit of kernels leaves valid: their machine code is the same.
+
+    python benchmarks/same_code.py OLD RESULT...
+
+OLD: a folder that holds the package as it was, as `pip install --no-deps --target` makes it. The
+fastest configuration of each row of the results of gemm_suite.py is compiled for the results' GPU
+from both, with the triton installed, which must be the one they were measured with; no GPU is
+needed. Rows of equal code stay and tell since when; the others go, to be measured again.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from record import write
+
+from autoswizzle import kernels
+from autoswizzle.config import GemmConfig
+from autoswizzle.hardware import find_gpu
+from autoswizzle.kernels.offline import compiled
+from autoswizzle.problem import GemmProblem
+from autoswizzle.tuning import versions
+
+CODES = "--codes"  # this program, run for one of the two packages
+
+
+def main() -> None:
+    if sys.argv[1] == CODES:
+        print(json.dumps(codes(json.load(sys.stdin))))
+        return
+    old, *results = map(Path, sys.argv[1:])
+    for path in results:
+        made = json.loads(path.read_text())
+        if made["versions"]["triton"] != versions()["triton"]:
+            raise SystemExit(
+                f"triton must be {made['versions']['triton']}, got {versions()['triton']}"
+            )
+        rows = [row for row in made["rows"] if "error" not in row]
+        tasks = [(row["config"], row["problem"], made["gpu"]) for row in rows]
+        before, after = of_package(str(old), tasks), of_package("", tasks)
+        kept = [row for row, one, two in zip(rows, before, after, strict=True) if one == two]
+        for row in kept:
+            source = made["sources"][row["config"]["kernel"]]
+            row.setdefault("since", {"date": made["date"], "source": source})
+        made["sources"] |= {name: kernels.source_hash(name) for name in made["sources"]}
+        write(path, {**made, "rows": kept})
+        print(path, f"{len(kept)} of {len(rows)} rows kept")
+
+
+def of_package(folder: str, tasks: list[tuple[dict[str, Any], str, str]]) -> list[str]:
+    """The codes of tasks by the package in folder, or by the one installed."""
+    path = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
+    ran = subprocess.run(
+        [sys.executable, __file__, CODES],
+        input=json.dumps(tasks), capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONPATH": path, "TRITON_DISABLE_LINE_INFO": "1"},
+    )  # fmt: skip
+    found: list[str] = json.loads(ran.stdout.splitlines()[-1])
+    return found
+
+
+def codes(tasks: list[tuple[dict[str, Any], str, str]]) -> list[str]:
+    """A digest of each task's machine code and of what its launch asks for."""
+    with ProcessPoolExecutor() as pool:
+        return list(pool.map(code, tasks))
+
+
+def code(task: tuple[dict[str, Any], str, str]) -> str:
+    """The digest of one task: configuration, problem and GPU."""
+    config, problem, gpu = task
+    kernel = compiled(GemmConfig.from_dict(config), GemmProblem.parse(problem), find_gpu(gpu))
+    launch = f"{kernel.metadata.shared} {kernel.metadata.num_warps} {kernel.metadata.num_ctas}"
+    return hashlib.sha256(kernel.asm["cubin"] + launch.encode()).hexdigest()
+
+
+if __name__ == "__main__":
+    main()
