@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -234,6 +235,8 @@ CASES = [*products(), *orders(), *blocks(), *small_extents(), *widths(), *padded
 @pytest.fixture(scope="module", autouse=True)
 def _compile_ahead():
     """Compile and load every case in parallel, so that the tests find them ready."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return  # the workers compile side by side
     cases = [case for case in CASES if legal(case.config, case.problem)]
     with ThreadPoolExecutor(16) as pool:
         plain = [case for case in cases if not case.config.padded]
