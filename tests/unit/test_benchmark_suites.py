@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -9,6 +10,7 @@ from autoswizzle import tuning
 from autoswizzle.cache.store import read_entries
 from autoswizzle.config import TORCH, GemmConfig
 from autoswizzle.hardware import find_gpu
+from autoswizzle.kernels import source_hash
 from autoswizzle.problem import GemmProblem
 from autoswizzle.search.measure import Measurement, Race
 
@@ -66,6 +68,57 @@ def test_the_suite_is_resumed_and_shipped(run, load, fake_laboratory, monkeypatc
         configs = {str(entry.key.problem): entry.config for entry in read_entries(file)[0]}
         expected = [fake_laboratory.winner(PROBLEMS[0]), fake_laboratory.winner(PROBLEMS[1]), TORCH]
         assert configs == dict(zip(texts, expected, strict=True))
+
+
+def test_known_winners_are_tried_first(run, fake_laboratory, tmp_path):
+    """Whatever their dtype; those of other extents or another layout are not."""
+    known, [problem, other, _] = tmp_path / "known.json", PROBLEMS
+    odd = fake_laboratory.seeds(problem)[-1]  # not among the predictions tried
+    rows = [
+        {"problem": str(problem), "config": odd.to_dict()},
+        {"problem": f"{problem.m}x4096x4096:bf16:nn", "config": GemmConfig().to_dict()},
+        {"problem": str(other), "config": GemmConfig(block_m=64).to_dict()},
+        {"problem": str(problem), "error": "failed"},
+    ]
+    known.write_text(json.dumps({"rows": rows}))
+    arguments = ["--out", tmp_path, "--dtype", "fp16", "--seeds", 4, "--known", known]
+    run("gemm_suite", *arguments, "--problems", str(replace(problem, dtype="fp16", out_dtype="")))
+    [row] = json.loads((tmp_path / "suite-fp16-nt.json").read_text())["rows"]
+    tried = [*row["screened"], *row["infeasible"]]
+    configs = [GemmConfig.from_dict(item["config"]) for item in tried]
+    assert odd in configs
+    assert GemmConfig(block_m=64) not in configs
+
+
+@pytest.mark.kernel
+def test_results_stay_while_their_machine_code_does(load, monkeypatch, tmp_path):
+    """A package against itself keeps all rows; a row of other code in the old one goes."""
+    module = load("same_code")
+    monkeypatch.setattr(module, "versions", lambda: {"triton": "3.6.0"})
+    configs = [GemmConfig(), GemmConfig(num_stages=2)]
+    rows = [{"problem": str(PROBLEMS[0]), "config": config.to_dict()} for config in configs]
+    made = {
+        "gpu": H200.name, "date": "2026-01-01", "versions": {"triton": "3.6.0"},
+        "sources": {"pointer": "older"}, "rows": [*rows, {"problem": "x", "error": "failed"}],
+    }  # fmt: skip
+    path = tmp_path / "suite.json"
+    path.write_text(json.dumps(made))
+    monkeypatch.setattr(sys, "argv", ["same_code.py", str(tmp_path), str(path)])
+    module.main()
+    found = json.loads(path.read_text())
+    assert found["sources"] == {"pointer": source_hash("pointer")}
+    assert [row["config"] for row in found["rows"]] == [row["config"] for row in rows]
+    assert {row["since"]["source"] for row in found["rows"]} == {"older"}
+
+    of_package = module.of_package
+    monkeypatch.setattr(
+        module, "of_package", lambda folder, tasks: ["other", *of_package(folder, tasks)[1:]]
+        if folder else of_package(folder, tasks)
+    )  # fmt: skip
+    module.main()
+    assert [row["config"] for row in json.loads(path.read_text())["rows"]] == [rows[1]["config"]]
+    first, second = module.codes([(row["config"], row["problem"], H200.name) for row in rows])
+    assert first != second
 
 
 @pytest.mark.parametrize("gpus", ["0", "0,1"])
