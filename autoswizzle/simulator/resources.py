@@ -195,6 +195,14 @@ def _gemv(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources:
     return _resources(config, 20 + own * config.block_m + loaded, shared)
 
 
+def _skinny(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources:
+    """The sums of a thread, its loads of two k steps; warps add up at the end."""
+    elements = (config.block_m + config.block_n) * config.block_k
+    loaded = elements * problem.itemsize / (REGISTER_BYTES * WARP_SIZE * config.num_warps)
+    tile = config.block_m * config.block_n
+    return _resources(config, 16 + 2 * loaded + tile / WARP_SIZE, tile * config.num_warps * 4)
+
+
 _ESTIMATES: Mapping[str, Callable[[GemmConfig, GemmProblem, Gpu], Resources]] = {
     "pointer": _pointer,
     "tma": _tma,
@@ -202,6 +210,7 @@ _ESTIMATES: Mapping[str, Callable[[GemmConfig, GemmProblem, Gpu], Resources]] = 
     "multicast": _multicast,
     "mma_sync": _mma_sync,
     "gemv": _gemv,
+    "skinny": _skinny,
 }
 
 
