@@ -21,7 +21,7 @@ from autoswizzle.kernels.family import Call, compile_options
 from autoswizzle.kernels.overlap import let_the_next_launch_begin, wait_for_the_launch_before
 from autoswizzle.kernels.units import UNIT, in_units, stride_in_units
 from autoswizzle.problem import GemmProblem
-from autoswizzle.space import grid
+from autoswizzle.space import MAX_REGISTERS, grid
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -130,7 +130,8 @@ def call(config: GemmConfig, problem: GemmProblem, a: "Tensor", b: "Tensor", out
             "EVEN_K": problem.k % config.block_k == 0,
             "OVERLAPS": False,
         },
-        options=compile_options(config),
+        # told no number, ptxas 12.9 spills loads to have fewer registers, and more blocks on an SM
+        options={**compile_options(config), "maxnreg": MAX_REGISTERS},
         tiles=programs,
         overlaps=True,
     )

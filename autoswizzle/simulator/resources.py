@@ -196,11 +196,13 @@ def _gemv(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources:
 
 
 def _skinny(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources:
-    """The sums of a thread, its loads of two k steps; warps add up at the end."""
-    elements = (config.block_m + config.block_n) * config.block_k
-    loaded = elements * problem.itemsize / (REGISTER_BYTES * WARP_SIZE * config.num_warps)
-    tile = config.block_m * config.block_n
-    return _resources(config, 16 + 2 * loaded + tile / WARP_SIZE, tile * config.num_warps * 4)
+    """The sums of a thread, two k steps of loads, an address for each 8 lines; warps add up at the
+    end.
+    """
+    lines, tile = config.block_m + config.block_n, config.block_m * config.block_n
+    step_bytes = _stage_bytes(config, problem) / (WARP_SIZE * config.num_warps)
+    held = 2 * step_bytes / REGISTER_BYTES + tile / WARP_SIZE + lines / 4
+    return _resources(config, 18 + held, tile * config.num_warps * 4)
 
 
 _ESTIMATES: Mapping[str, Callable[[GemmConfig, GemmProblem, Gpu], Resources]] = {
