@@ -54,8 +54,8 @@ def skinny(
     a_rows = _indices(BLOCK_M, 2, RIGHT) % m
     b_ks = _indices(WARPS, 0, LEFT) * RUN + _indices(RUN, 2, LEFT)
     a_ks = _indices(WARPS, 0, RIGHT) * RUN + _indices(RUN, 1, RIGHT)
-    b_from = b + b_cols.to(gl.int64) * (b_stride * UNIT) + b_ks
-    a_from = a + a_rows.to(gl.int64) * (a_stride * UNIT) + a_ks
+    b_from = b + b_cols.to(gl.int64) * b_stride * UNIT + b_ks
+    a_from = a + a_rows.to(gl.int64) * a_stride * UNIT + a_ks
     sums = gl.zeros([WARPS, BLOCK_N, BLOCK_M], gl.float32, SUMS)
     b_next, a_next = _load(b_from, a_from, b_ks, a_ks, left, EVEN_K)
     for _ in range(1, gl.cdiv(left, BLOCK_K)):
@@ -69,7 +69,7 @@ def skinny(
     total = gl.sum(gl.convert_layout(sums, ADDED), axis=0)
     cols = first + gl.arange(0, BLOCK_N, gl.SliceLayout(1, total.type.layout))[:, None]
     rows = gl.arange(0, BLOCK_M, gl.SliceLayout(0, total.type.layout))[None, :]
-    out_at = out + rows.to(gl.int64) * (out_stride * UNIT) + cols
+    out_at = out + rows.to(gl.int64) * out_stride * UNIT + cols
     gl.store(out_at, total.to(out.dtype.element_ty), mask=(rows < m) & (cols < n))
 
 
