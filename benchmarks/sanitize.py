@@ -1,6 +1,6 @@
 """Every kernel family under compute-sanitizer: memcheck for all, racecheck for the pointer kernels.
 
-    python benchmarks/sanitize.py [--families pointer,tma,wgmma,gemv] [--out DIR]
+    python benchmarks/sanitize.py [--families pointer,tma,wgmma,skinny] [--out DIR]
 
 Each family runs a ragged problem in every dtype and layout it takes, one that TMA can't address,
 and a spread of its tunables on one, each product checked exactly. Writes

@@ -218,7 +218,7 @@ def _arithmetic(
 
 
 def _steps_ahead(config: GemmConfig, problem: GemmProblem) -> int:
-    """k steps that are loaded while one is multiplied."""
+    """Steps of k that are loaded while one is multiplied."""
     if config.kernel == "skinny":
         return 1
     return config.num_stages - 1 if copies_asynchronously(config, problem) else 0

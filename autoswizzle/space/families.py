@@ -161,7 +161,7 @@ FAMILIES: Mapping[str, Family] = {
             "num_warps": (1, 2, 4, 8),
             "swizzle": ("row",),
         },
-        rules=(rules.not_batched, rules.gemv),
+        rules=(rules.not_batched, rules.one_row, rules.gemv),
     ),
     "skinny": Family(
         capabilities=(80, 86, 89, 90, 100, 120),
@@ -175,6 +175,6 @@ FAMILIES: Mapping[str, Family] = {
             "num_warps": (2, 4, 8),
             "swizzle": ("row",),
         },
-        rules=(rules.not_batched, rules.skinny),
+        rules=(rules.not_batched, rules.one_row, rules.skinny),
     ),
 }

@@ -26,8 +26,7 @@ TAIL_SHARES = tuple(
 )
 ADDED_STEPS = 4  # k steps as long as writing or adding a tile's partial sums takes (about 4 us)
 MIN_GEMV_SUMS, MAX_GEMV_SUMS = 8, 64  # fp32 sums of a thread: one row's of 16 bytes; no spills
-# Registers of a thread for sums and two k steps of loads; with more they spill, ptxas 12.8 and 13.0.
-MAX_SKINNY_HELD = 208
+MAX_SKINNY_HELD = 208  # sums and loads of two k steps, in registers; more spill, ptxas 12.8
 SECTOR_BYTES = 32  # that memory delivers at once, of which fewer would be wasted
 MAX_SPLIT_WAVES = 8  # work items an SM, when k is split: a larger grid needs no split
 
@@ -321,6 +320,14 @@ def mma_sync_tile(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | N
     return None
 
 
+def one_row(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    """Where one tile holds all rows, all orders are one."""
+    if config.swizzle != "row":
+        kernel = config.kernel
+        return f"swizzle must be row for {kernel}, whose tiles lie in one row, got {config.swizzle}"
+    return None
+
+
 def gemv(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
     """One tile holds all rows, and each thread the sums of its own elements of b."""
     rows = 1 << (problem.m - 1).bit_length()
@@ -331,8 +338,6 @@ def gemv(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
             return f"{name} must be a power of two in 1..4096, got {value}"
     if config.num_warps not in (1, 2, 4, 8, 16):
         return f"num_warps must be 1, 2, 4, 8 or 16, got {config.num_warps}"
-    if config.swizzle != "row":
-        return f"swizzle must be row for gemv, whose tiles lie in one row, got {config.swizzle}"
     run = config.block_k if problem.layout[1] == "t" else config.block_n
     if run * problem.itemsize < SECTOR_BYTES:
         return f"gemv needs b in runs of >= {SECTOR_BYTES} bytes, got {run * problem.itemsize}"
