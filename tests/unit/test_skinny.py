@@ -162,10 +162,9 @@ def test_its_time_is_that_of_reading_b():
     assert few_warps.time_us > found.time_us  # as it waits for memory 32 times
 
 
-@pytest.mark.parametrize("m", [1, 2, 4, 7, 8, 12, 16, 24, 32])
+@pytest.mark.parametrize("m", [1, 7, 16, 32])
 def test_it_is_among_the_first_to_try_for_few_rows_and_never_alone(m):
-    for n, k in ((4096, 4096), (6144, 4096), (4096, 14336), (128256, 4096), (57344, 8192)):
-        kernels = [
-            item.config.kernel for item in shortlist(GemmProblem(m, n, k, "bf16", "nt"), H200, 16)
-        ]
+    for n, k in ((4096, 4096), (128256, 4096), (4096, 14336)):
+        problem = GemmProblem(m, n, k, "bf16", "nt")
+        kernels = [item.config.kernel for item in shortlist(problem, H200, 16)]
         assert {"skinny", "pointer", "wgmma"} <= set(kernels), kernels
