@@ -6,7 +6,7 @@ each k step every warp multiplies a run of its own, and the warps add up only at
 
 An mma may take the k's of a run in any order that is the same for a and b: with a k_width of 8 each
 thread has 8 neighbours, and loads their 16 bytes straight into its fragments. Loads run one step
-ahead: of a step that is multiplied at once, ptxas starts about six, a warp's scoreboards, and waits.
+ahead: of a step multiplied at once ptxas starts about six, as many as scoreboards, and waits.
 """
 
 from typing import TYPE_CHECKING
