@@ -5,7 +5,7 @@ from typing import Any
 
 from autoswizzle.errors import ConfigError, check_choice
 
-KERNELS = ("pointer", "tma", "wgmma", "multicast", "mma_sync", "gemv", "torch")
+KERNELS = ("pointer", "tma", "wgmma", "multicast", "mma_sync", "gemv", "skinny", "torch")
 SWIZZLES = ("row", "column", "grouped", "grouped_n", "morton", "xor", "hilbert", "serpentine")
 GROUPED_SWIZZLES = ("grouped", "grouped_n", "serpentine")  # those that read group_size
 SCHEDULINGS = ("static", "dynamic")

@@ -82,8 +82,8 @@ def predict_orders(
     group_sizes: Sequence[int] = GROUP_SIZES,
     swizzles: Sequence[str] = SWIZZLES,
 ) -> list[Prediction]:
-    """The prediction of base under every order and group size that its kernel takes (gemv: row
-    alone), residency from the compiler. Raises ConfigError when it takes none.
+    """The prediction of base under every order and group size that its kernel takes (gemv and
+    skinny: row alone), residency from the compiler. Raises ConfigError when it takes none.
     """
     resources = kernels.compile_for(base, problem, gpu)
     default = (GemmConfig().group_size,)

@@ -38,7 +38,9 @@ METRICS = {
     "measured_dram_write_bytes": "dram__bytes_write.sum",
     "measured_l2_sector_hit_pct": "lts__t_sector_hit_rate.pct",
 }
-KERNELS = "regex:^(pointer_gemm|gemv|tma_gemm|mma_sync_gemm|specialized|pipelined|multicast)$"
+KERNELS = (
+    "regex:^(pointer_gemm|gemv|skinny|tma_gemm|mma_sync_gemm|specialized|pipelined|multicast)$"
+)
 GROUP_SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 64)
 GROUPED_SHAPES = ("8192x32768x8192", "16384x16384x4096", "8192x8192x8192", "32768x8192x2048")
 MORE_SHAPES = (

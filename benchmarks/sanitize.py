@@ -1,11 +1,11 @@
 """Every kernel family under compute-sanitizer: memcheck for all, racecheck for the pointer kernels.
 
-    python benchmarks/sanitize.py [--families pointer,tma,wgmma,gemv] [--out DIR]
+    python benchmarks/sanitize.py [--families pointer,tma,wgmma,skinny] [--out DIR]
 
 Each family runs a ragged problem in every dtype and layout it takes, one that TMA can't address,
-and a spread of its tunables on one, each product checked exactly. Writes
-results/<gpu>/sanitizer.json: launches, errors, and what the tool said; what it holds of other
-families stays.
+and a spread of its tunables on the first, with all, half and a quarter of its rows, each product
+checked exactly. Writes results/<gpu>/sanitizer.json: launches, errors, and what the tool said; what
+it holds of other families stays.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from autoswizzle.space import FAMILIES
 TOOLS = {"memcheck": tuple(FAMILIES), "racecheck": ("pointer",)}
 DTYPES = (("bf16", "ieee"), ("fp16", "ieee"), ("fp32", "ieee"), ("fp32", "tf32"))
 LAYOUTS = ("nn", "nt", "tn", "tt")
-SPREAD = 12  # configurations of each family on one problem
+SPREAD = 8  # configurations of each family on each number of rows of one problem
 DRAWS = 20_000  # tries; some families take some problems in no way
 FAILED = 9  # exit status the tool gives for any error it finds
 
@@ -51,9 +52,12 @@ def launches(gpu: Gpu, family: str) -> Iterator[tuple[GemmConfig, GemmProblem]]:
     for problem in problems(family):
         for config in of_family(problem, gpu, family, 1):
             yield config, problem
-    problem = next(problems(family))
-    for config in of_family(problem, gpu, family, SPREAD):
-        yield config, problem
+    unable = FAMILIES[family].why_unable
+    first = next(problem for problem in problems(family) if unable(problem, gpu) is None)
+    for rows in (first.m, first.m // 2, first.m // 4):
+        problem = replace(first, m=rows)
+        for config in of_family(problem, gpu, family, SPREAD):
+            yield config, problem
 
 
 def of_family(problem: GemmProblem, gpu: Gpu, family: str, count: int) -> list[GemmConfig]:

@@ -35,6 +35,7 @@ MODULES: Mapping[str, str] = {
     "multicast": "autoswizzle.kernels.multicast",
     "mma_sync": "autoswizzle.kernels.mma_sync",
     "gemv": "autoswizzle.kernels.gemv",
+    "skinny": "autoswizzle.kernels.skinny",
 }
 
 

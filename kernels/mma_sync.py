@@ -18,11 +18,11 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 
 from autoswizzle.config import GemmConfig
-from autoswizzle.errors import LaunchError
 from autoswizzle.hardware import WARP_SIZE
 from autoswizzle.kernels.family import Call, compile_options
 from autoswizzle.kernels.gluon import barrier, cp_async
 from autoswizzle.kernels.order import log_side, tile_at
+from autoswizzle.kernels.units import UNIT, in_units, stride_in_units
 from autoswizzle.problem import ALIGNMENT, INT32_MAX, GemmProblem
 from autoswizzle.smem import tile_layout, warp_grid
 from autoswizzle.space import grid
@@ -30,7 +30,6 @@ from autoswizzle.space import grid
 if TYPE_CHECKING:
     from torch import Tensor
 
-_UNIT = 8  # 16-bit elements of a 16-byte copy
 _C_ITEMSIZE = 4  # bytes; C is staged as float32
 _EXTENTS = ("m", "n", "k", "a_stride", "b_stride", "out_stride")
 
@@ -198,11 +197,11 @@ def call(config: GemmConfig, problem: GemmProblem, a: "Tensor", b: "Tensor", out
     """
     block_m, block_n, block_k = config.block_m, config.block_n, config.block_k
     a_by_k, b_by_k = problem.layout[0] == "n", problem.layout[1] == "t"
-    a_stride = _stride("a", a if a_by_k else a.t())
-    b_stride = _stride("b", b.t() if b_by_k else b)
-    out_stride = _stride("out", out)
-    m_unit = 1 if a_by_k else _UNIT
-    k_unit = _UNIT if a_by_k or b_by_k else 1
+    a_stride = stride_in_units(config.kernel, "a", a if a_by_k else a.t())
+    b_stride = stride_in_units(config.kernel, "b", b.t() if b_by_k else b)
+    out_stride = stride_in_units(config.kernel, "out", out)
+    m_unit = 1 if a_by_k else UNIT
+    k_unit = UNIT if a_by_k or b_by_k else 1
     a_tile = (block_m, block_k) if a_by_k else (block_k, block_m)
     b_tile = (block_n, block_k) if b_by_k else (block_k, block_n)
     grid_m, grid_n = grid(config, problem)
@@ -213,9 +212,9 @@ def call(config: GemmConfig, problem: GemmProblem, a: "Tensor", b: "Tensor", out
             "a": a,
             "b": b,
             "out": out,
-            "m": _in_units("m", problem.m, m_unit),
-            "n": _in_units("n", problem.n, _UNIT),
-            "k": _in_units("k", problem.k, k_unit),
+            "m": in_units(config.kernel, "m", problem.m, m_unit),
+            "n": in_units(config.kernel, "n", problem.n, UNIT),
+            "k": in_units(config.kernel, "k", problem.k, k_unit),
             "a_stride": a_stride,
             "b_stride": b_stride,
             "out_stride": out_stride,
@@ -223,7 +222,7 @@ def call(config: GemmConfig, problem: GemmProblem, a: "Tensor", b: "Tensor", out
         constants={
             "M_UNIT": m_unit,
             "K_UNIT": k_unit,
-            "UNIT": _UNIT,
+            "UNIT": UNIT,
             "BLOCK_M": block_m,
             "BLOCK_N": block_n,
             "BLOCK_K": block_k,
@@ -277,25 +276,6 @@ def _copy_layout(cols: int, itemsize: int, warps: int) -> gl.BlockedLayout:
     return gl.BlockedLayout([1, vector], [WARP_SIZE // across, across], [warps, 1], [1, 0])
 
 
-def _stride(name: str, stored: "Tensor") -> int:
-    """Row stride of an operand as it is stored, in units of 16 bytes."""
-    stride, inner_stride = stored.stride()
-    if stored.shape[0] == 1:  # never used
-        stride = 0
-    if inner_stride != 1 or stride % _UNIT or stored.data_ptr() % ALIGNMENT:
-        raise LaunchError(
-            f"mma_sync needs {name} with unit inner stride and base and row stride multiples of "
-            f"{ALIGNMENT} bytes, got strides {tuple(stored.stride())}"
-        )
-    return stride // _UNIT
-
-
-def _in_units(name: str, extent: int, unit: int) -> int:
-    if extent % unit:
-        raise LaunchError(f"mma_sync needs {name} to be a multiple of {unit}, got {extent}")
-    return extent // unit
-
-
 def _reach(
     config: GemmConfig, problem: GemmProblem, a_stride: int, b_stride: int, out_stride: int
 ) -> int:
@@ -306,4 +286,4 @@ def _reach(
     b_lines = problem.n if problem.layout[1] == "t" else padded_k
     out_lines = grid_m * config.block_m
     inner = max(padded_k, out_lines, grid_n * config.block_n)
-    return inner + _UNIT * max(a_lines * a_stride, b_lines * b_stride, out_lines * out_stride)
+    return inner + UNIT * max(a_lines * a_stride, b_lines * b_stride, out_lines * out_stride)

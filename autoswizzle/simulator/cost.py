@@ -205,7 +205,7 @@ def _arithmetic(
     step_bytes = (rows + columns) * config.block_k * problem.itemsize
     l2_bytes_per_sm_us = fitted.l2_share * gpu.sustained.l2_gbs * 1e3 / gpu.num_sms
     load = fitted.load_latency_us + step_bytes / l2_bytes_per_sm_us
-    ahead = config.num_stages - 1 if copies_asynchronously(config, problem) else 0
+    ahead = _steps_ahead(config, problem)
 
     def round_us(resident: int) -> float:
         if not ahead:
@@ -215,6 +215,13 @@ def _arithmetic(
     whole, rest = divmod(phase.items, _slots(config, gpu, blocks))
     last = -(-rest // _slots(config, gpu, 1))
     return phase.steps * (whole * round_us(blocks) + (round_us(last) if rest else 0))
+
+
+def _steps_ahead(config: GemmConfig, problem: GemmProblem) -> int:
+    """Steps of k that are loaded while one is multiplied."""
+    if config.kernel == "skinny":
+        return 1
+    return config.num_stages - 1 if copies_asynchronously(config, problem) else 0
 
 
 def _step(config: GemmConfig, problem: GemmProblem, gpu: Gpu, fitted: Coefficients) -> float:
@@ -231,6 +238,7 @@ def _step(config: GemmConfig, problem: GemmProblem, gpu: Gpu, fitted: Coefficien
     else:
         share *= MMA_SYNC_SHARE if gpu.capability == 90 else 1.0
         read = (config.block_m + config.block_n) * math.sqrt(config.num_warps)
+        read *= config.kernel != "skinny"  # which loads its operands to registers
         products = [(config.block_n, read)]
     shared_bytes_per_us = SHARED_BYTES_PER_FLOP[gpu.capability] * gpu.rates.tflops("fp16") * 1e6
     flops_per_us = share * gpu.rates.tflops(problem.rate) * 1e6
@@ -245,6 +253,8 @@ def _step(config: GemmConfig, problem: GemmProblem, gpu: Gpu, fitted: Coefficien
 
 def _share(config: GemmConfig, fitted: Coefficients) -> float:
     """Of the sustained rate, that the products of this kernel reach."""
+    if config.kernel == "skinny":  # none of its own is fitted; few rows are mma.sync's there, too
+        return fitted.pointer
     if config.kernel not in SPECIALIZED:
         return float(getattr(fitted, config.kernel))
     serial = config.warp_specialize == "none" and len(pieces(config)) > 1

@@ -136,8 +136,8 @@ def shortlist(
             least = _terms(config, problem, gpu, resources, least_bytes).total
             found = ((least, -config.num_stages, config.epilogue_subtile), resources, config)
             key = replace(config, num_stages=1, epilogue_subtile=1)
-            # one consumer of 8 warps, two of 4: alike; so are more sums in threads of fewer warps
-            if config.warp_specialize == "cooperative" or config.kernel == "gemv":
+            # one consumer of 8 warps, two of 4: alike; so are more sums or loads in fewer threads
+            if config.warp_specialize == "cooperative" or config.kernel in ("gemv", "skinny"):
                 key = replace(key, num_warps=4)
             bounded[key] = min(bounded.get(key, found), found, key=lambda entry: entry[0])
     ordered = sorted(bounded.values(), key=lambda entry: entry[0])

@@ -195,6 +195,16 @@ def _gemv(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources:
     return _resources(config, 20 + own * config.block_m + loaded, shared)
 
 
+def _skinny(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources:
+    """The sums of a thread, two k steps of loads, an address for each 8 lines; warps add up at the
+    end.
+    """
+    lines, tile = config.block_m + config.block_n, config.block_m * config.block_n
+    step_bytes = _stage_bytes(config, problem) / (WARP_SIZE * config.num_warps)
+    held = 2 * step_bytes / REGISTER_BYTES + tile / WARP_SIZE + lines / 4
+    return _resources(config, 18 + held, tile * config.num_warps * 4)
+
+
 _ESTIMATES: Mapping[str, Callable[[GemmConfig, GemmProblem, Gpu], Resources]] = {
     "pointer": _pointer,
     "tma": _tma,
@@ -202,6 +212,7 @@ _ESTIMATES: Mapping[str, Callable[[GemmConfig, GemmProblem, Gpu], Resources]] = 
     "multicast": _multicast,
     "mma_sync": _mma_sync,
     "gemv": _gemv,
+    "skinny": _skinny,
 }
 
 

@@ -161,6 +161,20 @@ FAMILIES: Mapping[str, Family] = {
             "num_warps": (1, 2, 4, 8),
             "swizzle": ("row",),
         },
-        rules=(rules.not_batched, rules.gemv),
+        rules=(rules.not_batched, rules.one_row, rules.gemv),
+    ),
+    "skinny": Family(
+        capabilities=(80, 86, 89, 90, 100, 120),
+        dtypes=("fp16", "bf16"),
+        max_m=32,  # with more rows their loads, from L2, take as long as those of b
+        operands=(rules.aligned, rules.skinny_operands),
+        tunables={
+            "block_m": (8, 16, 32),
+            "block_n": (16, 32, 64),
+            "block_k": (128, 256, 512, 1024, 2048),
+            "num_warps": (2, 4, 8),
+            "swizzle": ("row",),
+        },
+        rules=(rules.not_batched, rules.one_row, rules.skinny),
     ),
 }

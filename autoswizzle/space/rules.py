@@ -26,6 +26,7 @@ TAIL_SHARES = tuple(
 )
 ADDED_STEPS = 4  # k steps as long as writing or adding a tile's partial sums takes (about 4 us)
 MIN_GEMV_SUMS, MAX_GEMV_SUMS = 8, 64  # fp32 sums of a thread: one row's of 16 bytes; no spills
+MAX_SKINNY_HELD = 208  # sums and loads of two k steps, in registers; more spill, ptxas 12.8
 SECTOR_BYTES = 32  # that memory delivers at once, of which fewer would be wasted
 MAX_SPLIT_WAVES = 8  # work items an SM, when k is split: a larger grid needs no split
 
@@ -319,6 +320,14 @@ def mma_sync_tile(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | N
     return None
 
 
+def one_row(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    """Where one tile holds all rows, all orders are one."""
+    if config.swizzle != "row":
+        kernel = config.kernel
+        return f"swizzle must be row for {kernel}, whose tiles lie in one row, got {config.swizzle}"
+    return None
+
+
 def gemv(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
     """One tile holds all rows, and each thread the sums of its own elements of b."""
     rows = 1 << (problem.m - 1).bit_length()
@@ -329,14 +338,40 @@ def gemv(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
             return f"{name} must be a power of two in 1..4096, got {value}"
     if config.num_warps not in (1, 2, 4, 8, 16):
         return f"num_warps must be 1, 2, 4, 8 or 16, got {config.num_warps}"
-    if config.swizzle != "row":
-        return f"swizzle must be row for gemv, whose tiles lie in one row, got {config.swizzle}"
     run = config.block_k if problem.layout[1] == "t" else config.block_n
     if run * problem.itemsize < SECTOR_BYTES:
         return f"gemv needs b in runs of >= {SECTOR_BYTES} bytes, got {run * problem.itemsize}"
     held = rows * config.block_n * config.block_k / (32 * config.num_warps)
     if not MIN_GEMV_SUMS <= held <= MAX_GEMV_SUMS:
         return f"gemv needs {MIN_GEMV_SUMS} to {MAX_GEMV_SUMS} sums a thread, got {held:g}"
+    return None
+
+
+def skinny_operands(problem: GemmProblem) -> str | None:
+    """Loads are of 16 bytes along k, of both operands and without a remainder."""
+    if problem.layout != "nt":
+        return f"needs layout nt, got {problem.layout}"
+    unit = ALIGNMENT // problem.itemsize
+    return f"needs k to be a multiple of {unit}, got {problem.k}" if problem.k % unit else None
+
+
+def skinny(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    """One tile holds all rows; each warp multiplies its run of every k step, held in registers."""
+    rows = max(8, 1 << (problem.m - 1).bit_length())
+    if config.block_m != rows:
+        return f"skinny needs block_m {rows} for m {problem.m}, got {config.block_m}"
+    if config.num_warps not in (2, 4, 8):
+        return f"skinny needs num_warps 2, 4 or 8, got {config.num_warps}"
+    for name, value, least in (
+        ("block_n", config.block_n, 16),  # the rows of an mma
+        ("block_k", config.block_k, 64 * config.num_warps),  # 16 bytes a thread, for two mma's
+    ):
+        if value < least or value & (value - 1):
+            return f"skinny needs {name} to be a power of two >= {least}, got {value}"
+    loaded = (rows + config.block_n) * config.block_k // (64 * config.num_warps)
+    held = 2 * loaded + rows * config.block_n // 32
+    if held > MAX_SKINNY_HELD:
+        return f"skinny needs <= {MAX_SKINNY_HELD} registers for loads and sums, got {held}"
     return None
 
 

@@ -229,7 +229,32 @@ def gemv(m, **fields):
     return GemmConfig("gemv", block_m=1 << (m - 1).bit_length(), swizzle="row", **fields)
 
 
-CASES = [*products(), *orders(), *blocks(), *small_extents(), *widths(), *padded(), *vectors()]
+def few_rows():
+    """One to 32 rows; every tile with every number of warps, ragged and along a long k."""
+    for m in range(1, 33):
+        for dtype, k in (("bf16", 328), ("fp16", 8), ("fp16", 1024)):
+            ragged = GemmProblem(m, 141, k, dtype, "nt", aligned=True)
+            yield Case(skinny(m, block_n=16, block_k=256), ragged, random=True)
+    for block_m, block_n, warp_k in (
+        (8, 16, 64), (8, 16, 128), (8, 16, 256), (8, 32, 64), (8, 32, 128), (8, 64, 64),
+        (16, 16, 64), (16, 16, 128), (16, 32, 64), (16, 32, 128), (16, 64, 64),
+        (32, 16, 64), (32, 16, 128), (32, 32, 64),
+    ):  # fmt: skip
+        for num_warps, m in itertools.product((2, 4, 8), (block_m, block_m - 3)):
+            config = skinny(m, block_n=block_n, block_k=warp_k * num_warps, num_warps=num_warps)
+            yield Case(config, GemmProblem(m, 130, 64, "bf16", "nt", aligned=True))
+            yield Case(config, GemmProblem(m, 200, 4104, "fp16", "nt"), random=True)
+            yield Case(config, GemmProblem(m, 256, 8192, "bf16", "nt"), random=True)
+
+
+def skinny(m, **fields):
+    return GemmConfig("skinny", block_m=max(8, 1 << (m - 1).bit_length()), swizzle="row", **fields)
+
+
+CASES = [
+    *products(), *orders(), *blocks(), *small_extents(), *widths(), *padded(), *vectors(),
+    *few_rows(),
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -263,6 +288,32 @@ def test_a_real_nan_stays_in_its_row():
     assert out[3].isnan().all()
     rest = [row for row in range(17) if row != 3]
     assert torch.equal(out[rest], expected[rest])
+
+
+def test_a_real_nan_stays_in_its_row_and_column_of_few():
+    """Rows of a past m and columns of b past n are others again, of which one may be NaN."""
+    problem = GemmProblem(5, 19, 64, "fp16", "nt", aligned=True)
+    a, b = ints(5, 64, torch.float16), ints(19, 64, torch.float16)
+    out = torch.full((5, 24), NAN, dtype=torch.float16, device=DEVICE)[:, :19]
+    expected = (a.double() @ b.double().t()).half()
+    a[2, 7] = b[0, 50] = b[18, 3] = NAN
+    expected[2] = expected[:, 0] = expected[:, 18] = NAN
+    run(skinny(5, block_n=16, block_k=256), problem, a, b.t(), out)
+    assert torch.equal(out.isnan(), expected.isnan())
+    assert torch.equal(out.nan_to_num(), expected.nan_to_num())
+
+
+def test_few_rows_past_32_bits():
+    if torch.cuda.mem_get_info(DEVICE)[0] < 8 * GIB:
+        pytest.skip("needs 8 GiB of free GPU memory")
+    base = torch.empty(3 * GIB + 128, dtype=torch.bfloat16, device=DEVICE)
+    far, out = base.as_strided((4, 64), (GIB, 1)), base.as_strided((4, 4), (GIB, 1), 64)
+    values = ints(4, 64, torch.bfloat16)
+    far.copy_(values)
+    out.fill_(NAN)
+    problem = GemmProblem(4, 4, 64, "bf16", "nt", aligned=True)
+    run(skinny(4, block_n=16, block_k=256), problem, far, far.t(), out)
+    assert torch.equal(out, (values.double() @ values.double().t()).bfloat16())
 
 
 @pytest.mark.parametrize("config", [POINTER, TMA], ids=lambda config: config.kernel)
@@ -539,6 +590,7 @@ CHAINED = [
     replace(SPECIALIZED, kernel="multicast", cluster_m=2),
     replace(SPECIALIZED, padded=True),
     gemv(4, block_n=16, block_k=64),
+    skinny(16, block_n=16, block_k=256),
 ]
 
 
@@ -547,13 +599,15 @@ CHAINED = [
 def test_each_product_of_a_chain_sees_the_one_before(config, captured):
     """Launches overlap; each reads what the one before wrote and writes what it read."""
     size = 520 if not config.padded else 515
-    rows = 4 if config.kernel == "gemv" else size
-    problem = GemmProblem(rows, size, size, "bf16")
+    rows = config.block_m if config.kernel in ("gemv", "skinny") else size
+    problem = GemmProblem(rows, size, size, "bf16", "nt" if config.kernel == "skinny" else "nn")
     if not legal(config, problem):
         pytest.skip(f"{config.kernel} is not for this GPU or triton")
     generator = torch.Generator().manual_seed(0)
     orders = [torch.randperm(size, generator=generator).to(DEVICE) for _ in range(7)]
     moves = [torch.eye(size, dtype=torch.bfloat16, device=DEVICE)[order] for order in orders]
+    if problem.layout == "nt":
+        moves = [move.t().contiguous().t() for move in moves]
     start = ints(rows, size, torch.bfloat16)
     buffers = [start.clone(), torch.empty_like(start)]
     launcher = bind(config, problem, buffers[0], moves[0], buffers[1])

@@ -24,6 +24,7 @@ SPLIT = GemmConfig(
 )  # fmt: skip
 MULTICAST = replace(SPLIT, kernel="multicast", split_k=1, cluster_m=2)
 GEMV = GemmConfig("gemv", block_m=1, block_n=32, block_k=64, swizzle="row")
+SKINNY = GemmConfig("skinny", block_m=16, block_n=16, block_k=512, swizzle="row")
 CASES = [  # (configuration, problem, driver parameters: p = 64-bit, i = 32-bit, m = tensor map)
     (GemmConfig(), "512x512x512:fp16:nn", "pppiiiiii"),
     (GemmConfig(persistent=True), "5120x512x512:bf16:nt", "pppiiiiii"),
@@ -34,6 +35,7 @@ CASES = [  # (configuration, problem, driver parameters: p = 64-bit, i = 32-bit,
     (SPLIT, "512x512x1024:bf16:nn", 4 * "miipp" + "ppp" + "iiiiiii"),
     (GEMV, "1x4096x512:bf16:nn", "pppiiiii"),
     (replace(GEMV, block_m=4), "4x4096x512:fp16:nt", "pppiiiiii"),
+    (SKINNY, "16x4096x512:bf16:nt", "pppiiiiii"),
 ]
 if triton_version() >= (3, 9):  # few tiles, and more than are resident at once
     CASES += [

@@ -37,8 +37,8 @@ def _beside(name):
     return module
 
 
-sharing, stored_search, fake_laboratory = map(
-    _beside, ("sharing", "stored_search", "fake_laboratory")
+sharing, stored_search, fake_laboratory, machine_code = map(
+    _beside, ("sharing", "stored_search", "fake_laboratory", "machine_code")
 )
 
 

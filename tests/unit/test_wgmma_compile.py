@@ -1,12 +1,10 @@
 """wgmma candidates compile for sm_90 without a GPU, into what makes them fast."""
 
 import re
-import subprocess
 from dataclasses import replace
-from tempfile import NamedTemporaryFile
+from typing import Any
 
 import pytest
-from triton import knobs
 
 from autoswizzle.config import GemmConfig
 from autoswizzle.errors import LaunchError
@@ -56,30 +54,8 @@ SPREAD = [
 ]  # fmt: skip
 
 
-LOCAL_MEMORY = re.compile(r"\b(LDL|STL)\b")  # what is spilled
-
-
-def k_loops(cubin: bytes) -> list[list[str]]:
-    """The innermost loops that multiply, line by line, in the machine code."""
-    with NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        command = [knobs.nvidia.nvdisasm.path, "-c", file.name]
-        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    lines = text.splitlines()
-    labels = {line.split(":")[0]: number for number, line in enumerate(lines) if line[:3] == ".L_"}
-    loops = []
-    for end, line in enumerate(lines):
-        jump = re.search(r"\bBRA\b.*`\((\.L_\w+)\)", line)
-        if jump is not None and labels[jump[1]] < end:
-            loops.append(range(labels[jump[1]], end))
-    products = [number for number, line in enumerate(lines) if "HGMMA" in line]
-    inner = {min((loop for loop in loops if at in loop), key=len) for at in products}
-    return [[lines[number] for number in loop] for loop in inner]
-
-
 @pytest.mark.parametrize(("text", "config"), SPREAD, ids=lambda value: str(value))
-def test_fast_code(text: str, config: GemmConfig) -> None:
+def test_fast_code(text: str, config: GemmConfig, machine_code: Any) -> None:
     problem = GemmProblem.parse(text)
     assert why_illegal(config, problem, H200) is None
     resources = compile_for(config, problem, H200)  # raises when it does not fit on an SM
@@ -91,9 +67,9 @@ def test_fast_code(text: str, config: GemmConfig) -> None:
     specialized_warps = 16 if config.block_m == 192 else 12
     assert resources.num_warps == (specialized_warps if specialized else config.num_warps)
     code = compiled(config, problem, H200).asm
-    loops = k_loops(code["cubin"])
+    loops = machine_code.k_loops(code["cubin"], "HGMMA")
     assert len(loops) == ((resources.num_warps - 1) // config.num_warps if specialized else 1)
-    assert not any(LOCAL_MEMORY.search(line) for loop in loops for line in loop)
+    assert not any(machine_code.LOCAL_MEMORY.search(line) for loop in loops for line in loop)
     ptx = code["ptx"]
     for needed in ("wgmma.mma_async", "cp.async.bulk.tensor.2d.shared", "stmatrix"):
         assert (needed in ptx) == (needed != "stmatrix" or problem.dtype != "fp32"), needed
