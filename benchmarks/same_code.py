@@ -5,7 +5,8 @@
 OLD: a folder that holds the package as it was, as `pip install --no-deps --target` makes it. The
 fastest configuration of each row of the results of gemm_suite.py is compiled for the results' GPU
 from both, with the triton installed, which must be the one they were measured with; no GPU is
-needed. Rows of equal code stay and tell since when; the others go, to be measured again.
+needed. Rows of equal code and launches stay and tell since when; the others go, to be measured
+again.
 """
 
 import hashlib
@@ -21,9 +22,12 @@ from record import write
 
 from autoswizzle import kernels
 from autoswizzle.config import GemmConfig
-from autoswizzle.hardware import find_gpu
-from autoswizzle.kernels.offline import compiled
+from autoswizzle.hardware import Gpu, find_gpu
+from autoswizzle.kernels.family import family
+from autoswizzle.kernels.launch import without_padding
+from autoswizzle.kernels.offline import compiled, meta_operands
 from autoswizzle.problem import GemmProblem
+from autoswizzle.space import tail
 from autoswizzle.tuning import versions
 
 CODES = "--codes"  # this program, run for one of the two packages
@@ -31,9 +35,12 @@ CODES = "--codes"  # this program, run for one of the two packages
 
 def main() -> None:
     if sys.argv[1] == CODES:
-        print(json.dumps(codes(json.load(sys.stdin))))
+        found = {"kernels": kernels.__file__, "codes": codes(json.load(sys.stdin))}
+        print(json.dumps(found))
         return
-    old, *results = map(Path, sys.argv[1:])
+    from gemm_suite import summary  # not by the old package, whose parts may have other names
+
+    old, *results = (Path(given).absolute() for given in sys.argv[1:])
     for path in results:
         made = json.loads(path.read_text())
         if made["versions"]["triton"] != versions()["triton"]:
@@ -48,7 +55,7 @@ def main() -> None:
             source = made["sources"][row["config"]["kernel"]]
             row.setdefault("since", {"date": made["date"], "source": source})
         made["sources"] |= {name: kernels.source_hash(name) for name in made["sources"]}
-        write(path, {**made, "rows": kept})
+        write(path, {**made, **summary(kept), "rows": kept})
         print(path, f"{len(kept)} of {len(rows)} rows kept")
 
 
@@ -57,11 +64,15 @@ def of_package(folder: str, tasks: list[tuple[dict[str, Any], str, str]]) -> lis
     path = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
     ran = subprocess.run(
         [sys.executable, __file__, CODES],
-        input=json.dumps(tasks), capture_output=True, text=True, check=True,
+        input=json.dumps(tasks), stdout=subprocess.PIPE, text=True, check=True,
         env={**os.environ, "PYTHONPATH": path, "TRITON_DISABLE_LINE_INFO": "1"},
     )  # fmt: skip
-    found: list[str] = json.loads(ran.stdout.splitlines()[-1])
-    return found
+    found = json.loads(ran.stdout.splitlines()[-1])
+    # no package, or a checkout, whose kernels lie elsewhere: those installed would answer
+    if folder and not Path(found["kernels"]).is_relative_to(Path(folder, "autoswizzle")):
+        raise SystemExit(f"{folder} must hold the package's kernels, got {found['kernels']}")
+    made: list[str] = found["codes"]
+    return made
 
 
 def codes(tasks: list[tuple[dict[str, Any], str, str]]) -> list[str]:
@@ -72,10 +83,23 @@ def codes(tasks: list[tuple[dict[str, Any], str, str]]) -> list[str]:
 
 def code(task: tuple[dict[str, Any], str, str]) -> str:
     """The digest of one task: configuration, problem and GPU."""
-    config, problem, gpu = task
-    kernel = compiled(GemmConfig.from_dict(config), GemmProblem.parse(problem), find_gpu(gpu))
-    launch = f"{kernel.metadata.shared} {kernel.metadata.num_warps} {kernel.metadata.num_ctas}"
-    return hashlib.sha256(kernel.asm["cubin"] + launch.encode()).hexdigest()
+    config, problem, gpu = (
+        GemmConfig.from_dict(task[0]), GemmProblem.parse(task[1]), find_gpu(task[2])
+    )  # fmt: skip
+    cubin: bytes = compiled(config, problem, gpu).asm["cubin"]
+    return hashlib.sha256(cubin + repr(launch(config, problem, gpu)).encode()).hexdigest()
+
+
+def launch(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> list[Any]:
+    """What the host decides: the grid, the compiler's options, memory, numbers for the kernel."""
+    if config.padded:
+        config, problem = without_padding(config, problem)
+    call = family(config.kernel).call(config, problem, *meta_operands(problem))
+    call = call.overlapping(gpu.capability)
+    numbers = {name: value for name, value in call.args.items() if isinstance(value, int)}
+    grid = call.tiles, call.persistent, call.multiple, call.blocks
+    shared = tail(config, problem, gpu.num_sms) if config.stream_k else None
+    return [grid, shared, numbers, call.options, call.scratch]
 
 
 if __name__ == "__main__":

@@ -1,8 +1,11 @@
 """The benchmarks that search, on a laboratory that answers from formulas."""
 
 import json
+import shutil
 import sys
 from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +17,7 @@ from autoswizzle.kernels import source_hash
 from autoswizzle.problem import GemmProblem
 from autoswizzle.search.measure import Measurement, Race
 
+ROOT = Path(__file__).parents[2]
 H200 = find_gpu("H200")
 PROBLEMS = [GemmProblem.parse(f"{m}x4096x4096:bf16:nt") for m in (1024, 2048, 4096)]
 
@@ -95,15 +99,26 @@ def test_results_stay_while_their_machine_code_does(load, monkeypatch, tmp_path)
     """A package against itself keeps all rows; a row of other code in the old one goes."""
     module = load("same_code")
     monkeypatch.setattr(module, "versions", lambda: {"triton": "3.6.0"})
+    old = tmp_path / "old"
+    for package, folder in (("", "autoswizzle"), ("kernels", "kernels"), ("cache", "cache")):
+        shutil.copytree(ROOT / folder, old / "autoswizzle" / package, dirs_exist_ok=True)
     configs = [GemmConfig(), GemmConfig(num_stages=2)]
-    rows = [{"problem": str(PROBLEMS[0]), "config": config.to_dict()} for config in configs]
+    rows = [
+        {"problem": str(PROBLEMS[0]), "config": config.to_dict(), "ratio": ratio,
+         "dispatched": ratio, "own": {"ratio": ratio}}
+        for config, ratio in zip(configs, (1.0, 4.0), strict=True)
+    ]  # fmt: skip
     made = {
         "gpu": H200.name, "date": "2026-01-01", "versions": {"triton": "3.6.0"},
         "sources": {"pointer": "older"}, "rows": [*rows, {"problem": "x", "error": "failed"}],
     }  # fmt: skip
     path = tmp_path / "suite.json"
     path.write_text(json.dumps(made))
-    monkeypatch.setattr(sys, "argv", ["same_code.py", str(tmp_path), str(path)])
+    for folder in (tmp_path, ROOT):  # whose kernels are those installed: all would stay
+        monkeypatch.setattr(sys, "argv", ["same_code.py", str(folder), str(path)])
+        with pytest.raises(SystemExit, match="must hold the package's kernels, got"):
+            module.main()
+    monkeypatch.setattr(sys, "argv", ["same_code.py", str(old), str(path)])
     module.main()
     found = json.loads(path.read_text())
     assert found["sources"] == {"pointer": source_hash("pointer")}
@@ -116,9 +131,31 @@ def test_results_stay_while_their_machine_code_does(load, monkeypatch, tmp_path)
         if folder else of_package(folder, tasks)
     )  # fmt: skip
     module.main()
-    assert [row["config"] for row in json.loads(path.read_text())["rows"]] == [rows[1]["config"]]
+    found = json.loads(path.read_text())
+    assert [row["config"] for row in found["rows"]] == [rows[1]["config"]]
+    assert (found["problems"], found["geomean"]) == (1, pytest.approx(4.0))
     first, second = module.codes([(row["config"], row["problem"], H200.name) for row in rows])
     assert first != second
+
+
+@pytest.mark.kernel
+def test_results_go_where_a_launch_is_another_of_the_same_code(load, monkeypatch):
+    """What the host decides counts: the grid, the share of k steps of a wave's end."""
+    module = load("same_code")
+    plain = GemmConfig().to_dict(), str(PROBLEMS[0]), H200.name
+    before = module.code(plain)
+    family = import_module("autoswizzle.kernels.pointer")
+    call = family.call
+    monkeypatch.setattr(family, "call", lambda *given: replace(call(*given), tiles=7))
+    assert module.code(plain) != before
+    shared = GemmConfig(
+        kernel="wgmma", block_n=256, block_k=64, num_stages=4, persistent=True, epilogue_subtile=4,
+        warp_specialize="cooperative", stream_k=True,
+    )  # fmt: skip
+    problem = GemmProblem(1024, 4352, 4096, "bf16", "nt")  # 136 tiles
+    before = module.launch(shared, problem, H200)
+    monkeypatch.setattr("autoswizzle.space.rules.ADDED_STEPS", 0)
+    assert module.launch(shared, problem, H200) != before
 
 
 @pytest.mark.parametrize("gpus", ["0", "0,1"])
