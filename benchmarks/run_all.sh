@@ -41,7 +41,7 @@ calibration() { limited 120 "$python" benchmarks/calibration.py; }
 overhead() { limited 120 "$python" benchmarks/host_overhead.py; }
 model() { limited 580 "$python" benchmarks/model.py --layers 8 --tune-seconds 15; }
 layouts() { limited 120 "$python" benchmarks/smem_bench.py; }
-sanitizer() { limited 300 "$python" benchmarks/sanitize.py; }
+sanitizer() { limited 580 "$python" benchmarks/sanitize.py; }
 tuning() {
     limited 900 "$python" benchmarks/tune_suite.py wall
     limited 900 "$python" benchmarks/tune_suite.py winners

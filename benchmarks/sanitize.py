@@ -3,9 +3,10 @@
     python benchmarks/sanitize.py [--families pointer,tma,wgmma,skinny] [--out DIR]
 
 Each family runs a ragged problem in every dtype and layout it takes, one that TMA can't address,
-and a spread of its tunables on the first, with all, half and a quarter of its rows, each product
-checked exactly. Writes results/<gpu>/sanitizer.json: launches, errors, and what the tool said; what
-it holds of other families stays.
+and a spread of its tunables on the first, with all its rows, half of them (and a k of whole steps,
+which kernels load without a mask) and a quarter, each product checked exactly. Writes
+results/<gpu>/sanitizer.json: launches, errors, and what the tool said; what it holds of other
+families stays.
 """
 
 import argparse
@@ -33,6 +34,7 @@ TOOLS = {"memcheck": tuple(FAMILIES), "racecheck": ("pointer",)}
 DTYPES = (("bf16", "ieee"), ("fp16", "ieee"), ("fp32", "ieee"), ("fp32", "tf32"))
 LAYOUTS = ("nn", "nt", "tn", "tt")
 SPREAD = 8  # configurations of each family on each number of rows of one problem
+WHOLE_K = 4096  # which every searched block_k divides
 DRAWS = 20_000  # tries; some families take some problems in no way
 FAILED = 9  # exit status the tool gives for any error it finds
 
@@ -54,8 +56,8 @@ def launches(gpu: Gpu, family: str) -> Iterator[tuple[GemmConfig, GemmProblem]]:
             yield config, problem
     unable = FAMILIES[family].why_unable
     first = next(problem for problem in problems(family) if unable(problem, gpu) is None)
-    for rows in (first.m, first.m // 2, first.m // 4):
-        problem = replace(first, m=rows)
+    for rows, k in ((first.m, first.k), (first.m // 2, WHOLE_K), (first.m // 4, first.k)):
+        problem = replace(first, m=rows, k=k)
         for config in of_family(problem, gpu, family, SPREAD):
             yield config, problem
 

@@ -240,4 +240,5 @@ def test_the_sanitizer_has_launches_of_every_family(load, monkeypatch):
         found = list(module.launches(H200, family))
         assert len(found) >= 20, family
         assert {config.kernel for config, _ in found} == {family}
+        assert {problem.k % config.block_k == 0 for config, problem in found} == {False, True}
         assert all(why_illegal(config, problem, H200) is None for config, problem in found)
