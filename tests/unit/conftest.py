@@ -37,8 +37,8 @@ def _beside(name):
     return module
 
 
-sharing, stored_search, fake_laboratory, machine_code = map(
-    _beside, ("sharing", "stored_search", "fake_laboratory", "machine_code")
+sharing, stored_search, fake_laboratory, machine_code, gluon_on_numpy = map(
+    _beside, ("sharing", "stored_search", "fake_laboratory", "machine_code", "gluon_on_numpy")
 )
 
 

@@ -1,12 +1,10 @@
 """The mma_sync kernel's indices, masks and ring on numpy; what it refuses.
 
-Neither triton 3.6 nor 3.9 interprets Gluon, so its Python body runs on numpy here, one program at a
-time: that shows indices, masks and the order of copies, nothing of layouts, threads and barriers.
+What numpy shows: gluon_on_numpy.
 """
 
 import itertools
 import math
-import types
 
 import numpy as np
 import pytest
@@ -26,125 +24,69 @@ mma_sync = pytest.importorskip("autoswizzle.kernels.mma_sync")
 H200 = find_gpu("H200")
 
 
-class Pointer:
-    """Addresses into a flat array; out-of-range reads or writes raise IndexError."""
+@pytest.fixture
+def run_on_numpy(gluon_on_numpy):
+    """Runs every program of config's launch; see gluon_on_numpy.run."""
+    value = gluon_on_numpy.Value
 
-    def __init__(self, array, offsets=0):
-        self.array, self.offsets = array, np.asarray(offsets)
-        self.dtype = types.SimpleNamespace(element_ty=array.dtype)
+    class Tile:
+        """A tile in shared memory."""
 
-    def __add__(self, offsets):
-        return Pointer(self.array, self.offsets + offsets)
+        def __init__(self, array):
+            self.array = array
 
-    def read(self, mask):
-        safe = np.where(mask, self.offsets, 0)
-        assert (safe >= 0).all()
-        return np.where(mask, self.array[safe], 0)
+        def index(self, slot):
+            assert 0 <= slot < len(self.array)
+            return Tile(self.array[slot])
 
+        def permute(self, order):
+            return Tile(self.array.transpose(order))
 
-class Value(np.ndarray):
-    """A register tensor. Assigning to one never changes another."""
+        def load(self, layout):
+            return self.array.copy().view(value)
 
-    __iadd__ = np.ndarray.__add__
-    __isub__ = np.ndarray.__sub__
-    __imul__ = np.ndarray.__mul__
+        def store(self, value):
+            self.array[...] = value
 
-    def to(self, dtype):
-        return self.astype(dtype)
+    class Gluon(gluon_on_numpy.Gluon):
+        """With shared memory, and copies that arrive when they are waited for."""
 
+        def __init__(self, index):
+            super().__init__(index)
+            self.open, self.groups = [], []
 
-class Tile:
-    """A tile in shared memory."""
+        def allocate_shared_memory(self, dtype, shape, layout):
+            return Tile(np.full(shape, np.nan, dtype))
 
-    def __init__(self, array):
-        self.array = array
+        def cp_async(self, tile, pointer, mask):
+            self.open.append((tile, pointer.read(mask)))
+            tile.array[...] = np.nan
 
-    def index(self, slot):
-        assert 0 <= slot < len(self.array)
-        return Tile(self.array[slot])
+        def commit_group(self):
+            self.groups.append(self.open)
+            self.open = []
 
-    def permute(self, order):
-        return Tile(self.array.transpose(order))
+        def wait_group(self, outstanding):
+            while len(self.groups) > outstanding:
+                for tile, value in self.groups.pop(0):
+                    tile.store(value)
 
-    def load(self, layout):
-        return self.array.copy().view(Value)
+    def names(gl):
+        return {
+            "cp_async": gl.cp_async,
+            "async_copy": gl,
+            "barrier": lambda: None,
+            "tile_at": lambda index, grid_m, grid_n, *_: (index // grid_n, index % grid_n),
+        }
 
-    def store(self, value):
-        self.array[...] = value
+    def ran(config, problem, a, b, out):
+        call = mma_sync.call(config, problem, a, b, out)
+        parts = ("_addresses", "_multiply")
+        for gl in gluon_on_numpy.run(call, mma_sync, parts, Gluon, names):
+            assert not gl.open
+            assert not gl.groups or "padded" in (config.smem_a, config.smem_b)
 
-
-class Gluon:
-    """The names of gluon.language that a kernel uses, for program `index`."""
-
-    int64, float32 = np.int64, np.float32
-
-    def __init__(self, index):
-        self.index = index
-        self.open, self.groups = [], []
-
-    def program_id(self, axis):
-        return np.int64(self.index).reshape(()).view(Value)
-
-    cdiv = staticmethod(lambda a, b: -(-a // b))
-    arange = staticmethod(lambda start, stop, layout: np.arange(start, stop).view(Value))
-    zeros = staticmethod(lambda shape, dtype, layout: np.zeros(shape, dtype).view(Value))
-    static_range = range
-    SliceLayout = DotOperandLayout = staticmethod(lambda *args, **kwargs: None)
-
-    def allocate_shared_memory(self, dtype, shape, layout):
-        return Tile(np.full(shape, np.nan, dtype))
-
-    def load(self, pointer, mask, other):
-        return pointer.read(np.broadcast_to(mask, pointer.offsets.shape))
-
-    def store(self, pointer, value, mask):
-        where = np.broadcast_to(mask, pointer.offsets.shape)
-        pointer.array[pointer.offsets[where]] = value[where]
-
-    def cp_async(self, tile, pointer, mask):
-        self.open.append((tile, pointer.read(np.broadcast_to(mask, pointer.offsets.shape))))
-        tile.array[...] = np.nan
-
-    def commit_group(self):
-        self.groups.append(self.open)
-        self.open = []
-
-    def wait_group(self, outstanding):
-        while len(self.groups) > outstanding:
-            for tile, value in self.groups.pop(0):
-                tile.store(value)
-
-
-def run_on_numpy(config, problem, a, b, out):
-    """Every program of config's launch; a, b, out are float32 tensors standing in for 16 bits."""
-    call = mma_sync.call(config, problem, a, b, out)
-    arrays = {
-        name: Pointer(
-            operand.as_strided((operand.untyped_storage().nbytes() // 4,), (1,), 0).numpy()
-        )
-        for name, operand in (("a", a), ("b", b), ("out", out))
-    }
-    scalars = {
-        name: np.array(value).view(Value) for name, value in call.args.items() if name not in arrays
-    }
-    values = {**scalars, **call.constants, **arrays}
-    for index in range(call.tiles):
-        gl = Gluon(index)
-        names = dict(vars(mma_sync))
-        names.update(
-            gl=gl,
-            cp_async=gl.cp_async,
-            async_copy=gl,
-            barrier=lambda: None,
-            mma_v2=lambda left, right, total: total + left @ right,
-            tile_at=lambda index, grid_m, grid_n, *_: (index // grid_n, index % grid_n),
-        )
-        for name in ("_addresses", "_multiply"):
-            names[name] = types.FunctionType(vars(mma_sync)[name].fn.__code__, names)
-        kernel = types.FunctionType(call.kernel.fn.__code__, names)
-        kernel(**{name: values[name] for name in call.kernel.arg_names})
-        assert not gl.open
-        assert not gl.groups or "padded" in (config.smem_a, config.smem_b)
+    return ran
 
 
 def operand(rows, cols, transposed, padding=0):
@@ -167,7 +109,7 @@ def make_config(**changed):
 )
 @pytest.mark.parametrize("smem", ["128", "padded"])
 @pytest.mark.parametrize("stages", [2, 4])
-def test_products_are_exact_and_whole(layout, m, n, k, smem, stages):
+def test_products_are_exact_and_whole(run_on_numpy, layout, m, n, k, smem, stages):
     torch.manual_seed(m + n + k)
     problem = GemmProblem(m, n, k, "bf16", layout)
     config = make_config(smem_a=smem, num_stages=stages)
@@ -180,7 +122,7 @@ def test_products_are_exact_and_whole(layout, m, n, k, smem, stages):
     assert torch.isnan(out.as_strided((m - 1, 8), (n + 8, 1), n)).all()  # nothing past a row
 
 
-def test_offsets_of_64_bits(monkeypatch):
+def test_offsets_of_64_bits(run_on_numpy, monkeypatch):
     monkeypatch.setattr(mma_sync, "INT32_MAX", 0)
     problem = GemmProblem(40, 72, 48, "bf16", "tt")
     a, b = operand(40, 48, True), operand(48, 72, True)
@@ -202,7 +144,7 @@ def test_only_offsets_beyond_32_bits_are_wide():
     assert wide(2**16, 2**16, 64)
 
 
-def test_extents_that_are_not_contiguous_may_be_odd():
+def test_extents_that_are_not_contiguous_may_be_odd(run_on_numpy):
     for layout, m, k in (("nn", 37, 24), ("tn", 40, 13), ("nt", 1, 24)):
         problem = GemmProblem(m, 24, k, "bf16", layout)
         assert why_illegal(make_config(), problem, H200) is None

@@ -4,7 +4,6 @@ what its time is.
 
 import itertools
 import re
-import types
 from dataclasses import replace
 
 import numpy as np
@@ -102,73 +101,6 @@ def test_a_part_of_16_bytes_along_k_is_refused():
         family("skinny").call(SKINNY, problem, a[:, :60], b[:, :60].t(), out)
 
 
-class Pointer:
-    """Addresses into a flat array; those past its ends raise IndexError."""
-
-    def __init__(self, array, offsets=0):
-        self.array, self.offsets = array, np.asarray(offsets)
-        self.dtype = types.SimpleNamespace(element_ty=array.dtype)
-
-    def __add__(self, offsets):
-        return Pointer(self.array, self.offsets + offsets)
-
-
-class Value(np.ndarray):
-    """A register tensor."""
-
-    type = types.SimpleNamespace(layout=None)
-
-    def to(self, dtype):
-        return self.astype(dtype)
-
-
-class Gluon:
-    """The names of gluon.language that the kernel uses, for program `index`."""
-
-    int64, float32 = np.int64, np.float32
-    NVMMADistributedLayout = DotOperandLayout = SliceLayout = staticmethod(lambda *_, **__: None)
-    cdiv = staticmethod(lambda a, b: -(-a // b))
-    arange = staticmethod(lambda start, stop, layout: np.arange(start, stop).view(Value))
-    zeros = staticmethod(lambda shape, dtype, layout: np.zeros(shape, dtype).view(Value))
-    convert_layout = staticmethod(lambda value, layout: value)
-    sum = staticmethod(lambda value, axis: value.sum(axis))
-
-    def __init__(self, index):
-        self.index = index
-
-    def program_id(self, axis):
-        return self.index
-
-    def load(self, pointer, mask=True, other=None, cache_modifier=""):
-        there = np.broadcast_to(mask, pointer.offsets.shape)
-        safe = np.where(there, pointer.offsets, 0)
-        assert (safe >= 0).all()
-        return np.where(there, pointer.array[safe], other or 0).view(Value)
-
-    def store(self, pointer, value, mask):
-        there = np.broadcast_to(mask, pointer.offsets.shape)
-        pointer.array[pointer.offsets[there]] = value[there]
-
-
-def run_on_numpy(config, problem, a, b, out):
-    """Every program of config's launch; a, b, out are float32 tensors standing in for 16 bits."""
-    call = family("skinny").call(config, problem, a, b, out)
-    flat = {name: Pointer(memory(operand)) for name, operand in (("a", a), ("b", b), ("out", out))}
-    values = {**call.args, **call.constants, **flat}
-    module = family("skinny")
-    for index in range(call.tiles):
-        names = {**vars(module), "gl": Gluon(index)}
-        names["mma_v2"] = lambda left, right, sums: sums + left @ right
-        for name in ("_load", "_indices"):
-            names[name] = types.FunctionType(vars(module)[name].fn.__code__, names)
-        kernel = types.FunctionType(call.kernel.fn.__code__, names)
-        kernel(**{name: values[name] for name in call.kernel.arg_names})
-
-
-def memory(operand):
-    return operand.as_strided((operand.untyped_storage().nbytes() // 4,), (1,), 0).numpy()
-
-
 def lines(rows, cols, padding):
     """Small integers amid NaN, in memory that ends at the last of them."""
     flat = torch.full((rows * (cols + padding) - padding,), np.nan)
@@ -179,7 +111,7 @@ def lines(rows, cols, padding):
 @pytest.mark.kernel
 @pytest.mark.parametrize("k", [8, 64, 256, 328, 768, 1032])
 @pytest.mark.parametrize(("n", "block_n"), [(1, 16), (16, 16), (19, 16), (70, 32)])
-def test_products_are_exact_and_whole_on_numpy(n, block_n, k):
+def test_products_are_exact_and_whole_on_numpy(gluon_on_numpy, n, block_n, k):
     """Layouts apart: rows and columns that wrap around, the end of k, what is stored."""
     torch.manual_seed(n + k)
     for m, num_warps in itertools.product((1, 7, 8, 13, 32), (2, 4)):
@@ -192,9 +124,12 @@ def test_products_are_exact_and_whole_on_numpy(n, block_n, k):
         a, b = lines(m, k, 8), lines(n, k, 16).t()
         padding = 16 - n % 8
         out = lines(m, n, padding).fill_(np.nan)
-        run_on_numpy(config, problem, a, b, out)
+        call = family("skinny").call(config, problem, a, b, out)
+        gluon_on_numpy.run(call, family("skinny"), ("_load", "_indices"))
         assert torch.equal(out, a @ b)
-        assert np.isnan(memory(out)).sum() == (m - 1) * padding  # nothing else is written
+        assert (
+            np.isnan(gluon_on_numpy.memory(out)).sum() == (m - 1) * padding
+        )  # nothing else is written
 
 
 @pytest.mark.kernel
