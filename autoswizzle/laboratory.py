@@ -2,11 +2,10 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from autoswizzle import kernels
@@ -74,7 +73,7 @@ def compile_ahead(configs: Sequence[GemmConfig], problem: GemmProblem, gpu: Gpu)
 
     A launch in this process then finds them there.
     """
-    with compilers_for(gpu) as compilers:
+    with closing(compilers_for(gpu)) as compilers:
         compilers.complete([(config, problem) for config in configs])
 
 
@@ -142,7 +141,7 @@ class Compilers:
 
 
 class Laboratory:
-    """Searches problems on CUDA device number device; its processes start at need, end with it.
+    """Searches problems on CUDA device number device; its processes start at need, end with close.
 
     effort: the budget of each search. storage: an Optuna storage URL, None keeps nothing.
     compilers: shared with other laboratories, and then closed by their owner.
@@ -179,7 +178,7 @@ class Laboratory:
         from autoswizzle.search.workers import Worker
 
         bench = Bench(self.gpu, run_kernel, self._device)
-        return self._open.enter_context(Worker(bench, limit_s=self.effort.candidate_s))
+        return self._open.enter_context(closing(Worker(bench, limit_s=self.effort.candidate_s)))
 
     def announce(self, problem: GemmProblem, seeds: Sequence[GemmConfig] = ()) -> list[Prediction]:
         """Rank, from any thread, and start compiling what the search of problem will try first."""
@@ -249,6 +248,10 @@ class Laboratory:
             revisions=revisions(),
         )
 
+    def close(self) -> None:
+        """End its processes, those of shared compilers aside."""
+        self._open.close()
+
     def end(self) -> None:
         """Make search, in another thread, raise KeyboardInterrupt; shared compilers go on."""
         self._ended = True
@@ -266,14 +269,3 @@ class Laboratory:
                 raise
         if self._ended:
             raise KeyboardInterrupt
-
-    def __enter__(self) -> "Laboratory":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._open.close()

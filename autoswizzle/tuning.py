@@ -103,7 +103,7 @@ def tune(
         claims = opened.enter_context(closing(Claims(storage)))
         compilers = opened.enter_context(closing(Compilers(gpus)))
         laboratories = [
-            opened.enter_context(Laboratory(gpu, number, budget, storage, compilers))
+            opened.enter_context(closing(Laboratory(gpu, number, budget, storage, compilers)))
             for gpu, number in zip(gpus, numbers, strict=True)
         ]
         show = opened.enter_context(search_bar(len(wanted), shown=progress))

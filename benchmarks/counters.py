@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -104,7 +105,7 @@ def compiled(points: Sequence[Point], gpu: Gpu) -> list[tuple[Point, Resources]]
         (problem, config) for problem, config in points if legal_or_named(problem, config, gpu)
     ]
     found = []
-    with compilers_for(gpu) as compilers:
+    with closing(compilers_for(gpu)) as compilers:
         compilers.prefetch([(config, problem) for problem, config in legal])
         for problem, config in legal:
             try:

@@ -17,6 +17,7 @@ import math
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from statistics import geometric_mean
@@ -81,7 +82,7 @@ def main() -> None:
     left = [problem for problem in problems if str(problem) not in rows]
     known = {problem: winners(problem, options.known) for problem in left}
     made = {**stamp(gpu), "sources": sources}
-    with Laboratory(gpu, 0, effort, None) as laboratory, ThreadPoolExecutor(1) as scout:
+    with closing(Laboratory(gpu, 0, effort, None)) as laboratory, ThreadPoolExecutor(1) as scout:
         for index, problem in enumerate(left):
             if time.monotonic() - began > options.seconds:
                 break

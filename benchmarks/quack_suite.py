@@ -9,6 +9,7 @@ results/<gpu>/quack.json.
 """
 
 import argparse
+from contextlib import closing
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -48,7 +49,7 @@ def main() -> None:
     effort = replace(EFFORTS["standard"], name="suite").with_budget(trials=options.trials)
     path = options.out or folder_of(gpu) / "quack.json"
     rows: list[dict[str, Any]] = []
-    with Laboratory(gpu, 0, effort, None) as laboratory:
+    with closing(Laboratory(gpu, 0, effort, None)) as laboratory:
         for text in options.problems:
             problem = GemmProblem.parse(text)
             final = laboratory.search(problem, seeds=winners(problem, options.known)).final

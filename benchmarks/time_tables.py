@@ -16,6 +16,7 @@ import math
 import random
 import time
 from collections.abc import Container, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -187,7 +188,7 @@ def main() -> None:
         for problem in problems
     }
     print(f"{len(problems)} problems sampled in {time.monotonic() - began:.0f} s", flush=True)
-    with Laboratory(gpu, 0, effort, None) as laboratory:
+    with closing(Laboratory(gpu, 0, effort, None)) as laboratory:
         for index, problem in enumerate(problems):
             for following in problems[index : index + AHEAD]:
                 known = Table(following, gpu, folder).known()

@@ -15,6 +15,7 @@ import os
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
@@ -97,7 +98,7 @@ def winners(options: argparse.Namespace, gpus: Sequence[int]) -> dict[str, Any]:
         rounds.append({str(entry.key.problem): entry.config.to_dict() for entry in entries})
         write(options.out, {"rounds": rounds})
     rows: list[dict[str, Any]] = []
-    with Laboratory(detect(gpus[0]), gpus[0], EFFORTS["standard"], None) as laboratory:
+    with closing(Laboratory(detect(gpus[0]), gpus[0], EFFORTS["standard"], None)) as laboratory:
         for problem in problems:
             found = [each[str(problem)] for each in rounds if str(problem) in each]
             rows.append(compared(problem, list(map(GemmConfig.from_dict, found)), laboratory))

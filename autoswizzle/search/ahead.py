@@ -7,7 +7,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 import joblib
@@ -106,17 +105,6 @@ class AheadOfNeed(Generic[T, R]):
             time.sleep(0.02)
         for worker in self._workers:
             worker.close()
-
-    def __enter__(self) -> "AheadOfNeed[T, R]":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _outcome(key: str, task: Any, run: Callable[[Any], Any]) -> Any:  # noqa: ANN401

@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
-from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from autoswizzle import errors
@@ -96,17 +95,6 @@ class Worker(Generic[T, R]):
         process = self._process
         if process is not None:
             process.end()
-
-    def __enter__(self) -> "Worker[T, R]":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 _HARMLESS = (CompileError.__name__, WrongResultError.__name__)

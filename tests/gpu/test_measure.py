@@ -1,6 +1,7 @@
 """The timers and the bench on a real device."""
 
 import time
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -99,7 +100,7 @@ def test_what_a_candidate_does_to_the_device_costs_that_candidate_only(monkeypat
     import measure_tasks
 
     fine = GemmConfig()
-    with Worker(Bench(detect(0), measure_tasks.run), limit_s=60) as worker:
+    with closing(Worker(Bench(detect(0), measure_tasks.run), limit_s=60)) as worker:
         before = worker(Screening(PROBLEM, fine, 10)).time_us
         for config, kind in (
             (measure_tasks.POISON, "AcceleratorError"),
@@ -111,7 +112,7 @@ def test_what_a_candidate_does_to_the_device_costs_that_candidate_only(monkeypat
             assert worker(Screening(PROBLEM, fine, 10)).time_us < 2 * before
         race = worker(Racing(PROBLEM, (fine, TORCH), 50, seed=1))
         assert [item.config for item in race.measurements] == [fine, TORCH]
-    with Worker(Bench(detect(0), measure_tasks.run), limit_s=5) as worker:
+    with closing(Worker(Bench(detect(0), measure_tasks.run), limit_s=5)) as worker:
         worker(Screening(PROBLEM, fine, 10))
         with pytest.raises(LaunchError) as caught:
             worker(Screening(PROBLEM, measure_tasks.HANGS, 10))

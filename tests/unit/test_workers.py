@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ def tasks(monkeypatch):
 
 @pytest.fixture
 def worker(tasks):
-    with Worker(tasks.factory, limit_s=20) as made:
+    with closing(Worker(tasks.factory, limit_s=20)) as made:
         yield made
 
 
@@ -94,7 +95,7 @@ def test_what_a_worker_does_not_survive_costs_one_task(worker, task, kind, said)
 
 
 def test_a_hang_is_cut_and_takes_its_children_along(tasks):
-    with Worker(tasks.factory, limit_s=1) as worker:
+    with closing(Worker(tasks.factory, limit_s=1)) as worker:
         before, _ = worker("a")
         began = time.monotonic()
         with pytest.raises(LaunchError, match="no answer within 1 s") as caught:
@@ -143,7 +144,7 @@ def test_a_worker_that_dies_while_idle_costs_one_task(worker):
 
 
 def test_the_environment_is_set_before_anything_runs(tasks):
-    with Worker(tasks.factory, limit_s=20, env={"AUTOSWIZZLE_TEST": "x"}) as worker:
+    with closing(Worker(tasks.factory, limit_s=20, env={"AUTOSWIZZLE_TEST": "x"})) as worker:
         assert worker("env AUTOSWIZZLE_TEST") == "x"
     assert "AUTOSWIZZLE_TEST" not in os.environ
 
@@ -190,8 +191,9 @@ def test_a_script_without_a_main_guard_can_use_workers(tmp_path):
         f"import sys; sys.path.insert(0, {FOLDER!r})\n"
         "print('started')\n"
         "import worker_tasks\n"
+        "from contextlib import closing\n"
         "from autoswizzle.search.workers import Worker\n"
-        "with Worker(worker_tasks.factory, limit_s=60) as worker:\n"
+        "with closing(Worker(worker_tasks.factory, limit_s=60)) as worker:\n"
         "    print(worker('a')[1])\n"
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
@@ -204,7 +206,7 @@ def ahead(tasks, log, **options):
 
 
 def test_work_is_done_ahead_in_parallel_and_gpu_blind(tasks, tmp_path):
-    with ahead(tasks, tmp_path / "log") as pool:
+    with closing(ahead(tasks, tmp_path / "log")) as pool:
         pool.prefetch([f"touch {tmp_path / name}" for name in ("a", "b", "c")])
         wait_for(lambda: all((tmp_path / name).exists() for name in ("a", "b", "c")))
         assert pool("env CUDA_VISIBLE_DEVICES") == ""
@@ -215,7 +217,7 @@ def test_work_is_done_ahead_in_parallel_and_gpu_blind(tasks, tmp_path):
 
 def test_workers_start_before_there_are_tasks_and_once(tasks, tmp_path):
     log = tmp_path / "log"
-    with ahead(tasks, log, workers=3) as pool:
+    with closing(ahead(tasks, log, workers=3)) as pool:
         pool.start()
         pool.start()
         wait_for(lambda: log.exists() and len(log.read_text().splitlines()) == 3)
@@ -224,14 +226,14 @@ def test_workers_start_before_there_are_tasks_and_once(tasks, tmp_path):
 
 
 def test_a_worker_that_can_not_be_started_ahead_says_why_with_its_task(tasks):
-    with AheadOfNeed(tasks.broken_factory, workers=1, limit_s=20) as pool:
+    with closing(AheadOfNeed(tasks.broken_factory, workers=1, limit_s=20)) as pool:
         pool.start()
         with pytest.raises(TuneError, match="a worker can't start"):
             pool("a")
 
 
 def test_a_start_that_is_interrupted_leaves_no_answer_for_the_first_task(tasks):
-    with Worker(tasks.late_factory, limit_s=20) as worker:
+    with closing(Worker(tasks.late_factory, limit_s=20)) as worker:
         timer = threading.Timer(0.5, signal.raise_signal, [signal.SIGINT])
         timer.start()
         with pytest.raises(KeyboardInterrupt):
@@ -258,7 +260,7 @@ def test_closing_does_not_wait_for_workers_that_start(tasks):
 
 
 def test_a_failure_ahead_is_raised_when_asked_for_and_spares_the_others(tasks, tmp_path):
-    with ahead(tasks, tmp_path / "log", limit_s=2) as pool:
+    with closing(ahead(tasks, tmp_path / "log", limit_s=2)) as pool:
         pool.prefetch(["abort", "hang", "compile", "a", "b"])
         assert pool("a")[1][-1] == "a"
         assert pool("b")[1][-1] == "b"
@@ -275,14 +277,14 @@ def test_results_and_rejections_are_remembered_under_their_key(tasks, tmp_path):
     def started():
         return len(log.read_text().splitlines()) if log.exists() else 0
 
-    with ahead(tasks, log, workers=1, memo=memo, key="k1") as pool:
+    with closing(ahead(tasks, log, workers=1, memo=memo, key="k1")) as pool:
         first = pool("a")
         with pytest.raises(CompileError, match="PassManager"):
             pool("compile")
         with pytest.raises(LaunchError):
             pool("memory")
     assert started() == 1
-    with ahead(tasks, log, workers=1, memo=memo, key="k1") as pool:
+    with closing(ahead(tasks, log, workers=1, memo=memo, key="k1")) as pool:
         assert pool("a") == first
         with pytest.raises(CompileError, match="PassManager"):
             pool("compile")
@@ -290,7 +292,7 @@ def test_results_and_rejections_are_remembered_under_their_key(tasks, tmp_path):
         with pytest.raises(LaunchError):
             pool("memory")  # another run may have the memory
         assert started() == 2
-    with ahead(tasks, log, workers=1, memo=memo, key="k2") as pool:
+    with closing(ahead(tasks, log, workers=1, memo=memo, key="k2")) as pool:
         assert pool("a") != first
     assert started() == 3
 
