@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from record import fastest_of, folder_of, stamp, winners, write
+from record import Winners, fastest_of, folder_of, stamp, write
 from suite import large, suite
 
 from autoswizzle.cache.store import export_entries
@@ -80,17 +80,17 @@ def main() -> None:
     )  # fmt: skip
     began = time.monotonic()
     left = [problem for problem in problems if str(problem) not in rows]
-    known = {problem: winners(problem, options.known) for problem in left}
+    known = Winners(options.known)
     made = {**stamp(gpu), "sources": sources}
     with closing(Laboratory(gpu, 0, effort, None)) as laboratory, ThreadPoolExecutor(1) as scout:
         for index, problem in enumerate(left):
             if time.monotonic() - began > options.seconds:
                 break
             for following in left[index + 1 : index + AHEAD]:
-                scout.submit(laboratory.announce, following, known[following])
+                scout.submit(laboratory.announce, following, known.of(following))
             started = time.monotonic()
             try:
-                found = laboratory.search(problem, seeds=known[problem])
+                found = laboratory.search(problem, seeds=known.of(problem))
                 row = row_of(problem, found)
                 fastest = GemmConfig.from_dict(row["config"])
                 row["own"] = own_clocks(laboratory, problem, fastest, options.own_ms)

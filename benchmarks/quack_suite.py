@@ -17,7 +17,7 @@ from statistics import geometric_mean
 from typing import Any
 
 import torch
-from record import folder_of, stamp, winners, write
+from record import Winners, folder_of, stamp, write
 
 from autoswizzle import kernels
 from autoswizzle.calibration import calibrated
@@ -48,11 +48,12 @@ def main() -> None:
     gpu = calibrated(detect(0))
     effort = replace(EFFORTS["standard"], name="suite").with_budget(trials=options.trials)
     path = options.out or folder_of(gpu) / "quack.json"
+    known = Winners(options.known)
     rows: list[dict[str, Any]] = []
     with closing(Laboratory(gpu, 0, effort, None)) as laboratory:
         for text in options.problems:
             problem = GemmProblem.parse(text)
-            final = laboratory.search(problem, seeds=winners(problem, options.known)).final
+            final = laboratory.search(problem, seeds=known.of(problem)).final
             if final is not None:
                 contenders = (final.fastest, QUACK, TORCH)
                 found = Measurer(problem, gpu, multiply).race(contenders, RACE_MS)

@@ -4,7 +4,6 @@ import json
 import sys
 from collections.abc import Sequence
 from datetime import datetime, timezone
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -49,19 +48,24 @@ def fastest_of(final: Final) -> dict[str, Any]:
     }
 
 
-def winners(problem: GemmProblem, results: Sequence[Path]) -> list[GemmConfig]:
-    """The configurations fastest in results for problem's extents and layout, of any dtype."""
+class Winners:
+    """The configurations fastest in results, by extents and layout: those of any dtype."""
 
-    def product(of: GemmProblem) -> tuple[int, int, int, str]:
-        return of.m, of.n, of.k, of.layout
+    def __init__(self, results: Sequence[Path]) -> None:
+        self._found: dict[tuple[int, int, int, str], dict[GemmConfig, None]] = {}
+        for path in results:
+            for row in json.loads(path.read_text())["rows"]:
+                if "config" in row:
+                    of = self._found.setdefault(_product(GemmProblem.parse(row["problem"])), {})
+                    of[GemmConfig.from_dict(row["config"])] = None
 
-    rows = chain.from_iterable(json.loads(path.read_text())["rows"] for path in results)
-    found = [
-        GemmConfig.from_dict(row["config"])
-        for row in rows
-        if "config" in row and product(GemmProblem.parse(row["problem"])) == product(problem)
-    ]
-    return list(dict.fromkeys(found))
+    def of(self, problem: GemmProblem) -> list[GemmConfig]:
+        """Those for problem, in the order of the results; none where it is in none."""
+        return list(self._found.get(_product(problem), {}))
+
+
+def _product(problem: GemmProblem) -> tuple[int, int, int, str]:
+    return problem.m, problem.n, problem.k, problem.layout
 
 
 def write(path: Path, data: dict[str, Any]) -> None:
