@@ -77,7 +77,9 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     verdicts: dict[str, dict[str, Any]] = {}
     for case in dict.fromkeys(cases):
-        rows += compared(case, shape, options, verdicts)
+        found, of_problems = compared(case, shape, options)
+        rows += found
+        verdicts |= of_problems
         if not options.dry_run:
             gpu = detect(0)
             path = (options.out or folder_of(gpu)) / "model.json"
@@ -87,15 +89,16 @@ def main() -> None:
 
 
 def compared(
-    case: Case, shape: Shape, options: argparse.Namespace, verdicts: dict[str, dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """The rows of a case: eager and compiled. What tuning says of its problems goes to verdicts."""
+    case: Case, shape: Shape, options: argparse.Namespace
+) -> tuple[list[dict[str, Any]], dict[str, dict[str, Any]]]:
+    """The rows of a case, eager and compiled, and what tuning says of its problems."""
     device = "cpu" if options.dry_run else "cuda"
     model = build(shape, device)
     work = work_of(case, model, model, options.context)
     with autoswizzle.record_shapes() as counts:
         work()
     problems = [problem for problem in counts if problem.batch == 1]
+    verdicts = {}
     if not (options.dry_run or options.no_tune):
         tune = {"effort": options.effort, "seconds": options.tune_seconds, "out": options.entries}
         for result in autoswizzle.tune(problems, **tune).results:
@@ -123,7 +126,7 @@ def compared(
             }
         )  # fmt: skip
         print(line(rows[-1]), flush=True)
-    return rows
+    return rows, verdicts
 
 
 def verdict(entry: CacheEntry) -> dict[str, Any]:
