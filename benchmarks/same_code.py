@@ -23,9 +23,7 @@ from record import write
 from autoswizzle import kernels
 from autoswizzle.config import GemmConfig
 from autoswizzle.hardware import Gpu, find_gpu
-from autoswizzle.kernels.family import family
-from autoswizzle.kernels.launch import without_padding
-from autoswizzle.kernels.offline import compiled, meta_operands
+from autoswizzle.kernels.offline import call_for, compiled
 from autoswizzle.problem import GemmProblem
 from autoswizzle.space import tail
 from autoswizzle.tuning import versions
@@ -92,10 +90,7 @@ def code(task: tuple[dict[str, Any], str, str]) -> str:
 
 def launch(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> list[Any]:
     """What the host decides: the grid, the compiler's options, memory, numbers for the kernel."""
-    if config.padded:
-        config, problem = without_padding(config, problem)
-    call = family(config.kernel).call(config, problem, *meta_operands(problem))
-    call = call.overlapping(gpu.capability)
+    call = call_for(config, problem).overlapping(gpu.capability)
     numbers = {name: value for name, value in call.args.items() if isinstance(value, int)}
     grid = call.tiles, call.persistent, call.multiple, call.blocks
     shared = tail(config, problem, gpu.num_sms) if config.stream_k else None

@@ -72,13 +72,21 @@ def compile_for(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources
 
 def compiled(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Any:  # noqa: ANN401
     """The CompiledKernel of config for gpu, on operands as problem describes them."""
-    if config.padded:
-        config, problem = without_padding(config, problem)
-    call = family(config.kernel).call(config, problem, *meta_operands(problem))
+    call = call_for(config, problem)
     if interpreted(call):
         raise UnavailableError("compiling needs TRITON_INTERPRET unset")
     with compile_errors():
         return compile_call(call, gpu.capability)
+
+
+def call_for(config: GemmConfig, problem: GemmProblem) -> Call:
+    """The launch of config's kernel on meta_operands, which for padded ones are the padded copies.
+
+    Raises LaunchError where config's family can't take them.
+    """
+    if config.padded:
+        config, problem = without_padding(config, problem)
+    return family(config.kernel).call(config, problem, *meta_operands(problem))
 
 
 def meta_operands(problem: GemmProblem) -> tuple[Tensor, Tensor, Tensor]:

@@ -237,9 +237,9 @@ def _step(config: GemmConfig, problem: GemmProblem, gpu: Gpu, fitted: Coefficien
         products = [(width, config.block_m * (1 + width / 64)) for width in widths]
     else:
         share *= MMA_SYNC_SHARE if gpu.capability == 90 else 1.0
-        read = (config.block_m + config.block_n) * math.sqrt(config.num_warps)
-        read *= config.kernel != "skinny"  # which loads its operands to registers
-        products = [(config.block_n, read)]
+        # skinny loads its operands to registers
+        read = 0 if config.kernel == "skinny" else config.block_m + config.block_n
+        products = [(config.block_n, read * math.sqrt(config.num_warps))]
     shared_bytes_per_us = SHARED_BYTES_PER_FLOP[gpu.capability] * gpu.rates.tflops("fp16") * 1e6
     flops_per_us = share * gpu.rates.tflops(problem.rate) * 1e6
 
