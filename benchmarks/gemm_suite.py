@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from record import Winners, fastest_of, folder_of, stamp, write
+from record import Winners, fastest_of, folder_of, results_file, stamp, write
 from suite import large, suite
 
 from autoswizzle.cache.store import export_entries
@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--final-ms", type=float, default=EFFORTS["standard"].final_ms)
     parser.add_argument("--own-ms", type=float, default=1600, help="of the race at own clocks")
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop starting problems")
-    parser.add_argument("--known", type=Path, nargs="*", default=[])
+    parser.add_argument("--known", type=results_file, nargs="*", default=[])
     parser.add_argument("--entries", type=Path)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--redo", action="store_true")

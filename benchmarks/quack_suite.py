@@ -17,7 +17,7 @@ from statistics import geometric_mean
 from typing import Any
 
 import torch
-from record import Winners, folder_of, stamp, write
+from record import Winners, folder_of, results_file, stamp, write
 
 from autoswizzle import kernels
 from autoswizzle.calibration import calibrated
@@ -41,7 +41,7 @@ NAMES = ("ours", "quack", "torch")
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--problems", nargs="*", default=[f"{s}:bf16:nt" for s in SHAPES])
-    parser.add_argument("--known", type=Path, nargs="*", default=[])
+    parser.add_argument("--known", type=results_file, nargs="*", default=[])
     parser.add_argument("--trials", type=int, default=TRIALS)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()

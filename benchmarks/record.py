@@ -2,6 +2,7 @@
 
 import json
 import sys
+from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -46,6 +47,14 @@ def fastest_of(final: Final) -> dict[str, Any]:
         "sm_mhz": ours.sm_mhz,
         "power_w": ours.power_w,
     }
+
+
+def results_file(text: str) -> Path:
+    """The results named on a command line; raises ArgumentTypeError, which argparse tells."""
+    path = Path(text)
+    if not path.is_file():
+        raise ArgumentTypeError(f"results must be a file, got {text}")
+    return path
 
 
 class Winners:

@@ -9,6 +9,7 @@ needed. Rows of equal code and launches stay and tell since when; the others go,
 again.
 """
 
+import argparse
 import hashlib
 import json
 import os
@@ -18,7 +19,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from record import write
+from record import results_file, write
 
 from autoswizzle import kernels
 from autoswizzle.config import GemmConfig
@@ -32,14 +33,17 @@ CODES = "--codes"  # this program, run for one of the two packages
 
 
 def main() -> None:
-    if sys.argv[1] == CODES:
+    if sys.argv[1:] == [CODES]:
         found = {"kernels": kernels.__file__, "codes": codes(json.load(sys.stdin))}
         print(json.dumps(found))
         return
     from gemm_suite import summary  # not by the old package, whose parts may have other names
 
-    old, *results = (Path(given).absolute() for given in sys.argv[1:])
-    for path in results:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("old", type=Path, help="folder of the package as it was")
+    parser.add_argument("results", type=results_file, nargs="+")
+    options = parser.parse_args()
+    for path in options.results:
         made = json.loads(path.read_text())
         if made["versions"]["triton"] != versions()["triton"]:
             raise SystemExit(
@@ -47,7 +51,7 @@ def main() -> None:
             )
         rows = [row for row in made["rows"] if "error" not in row]
         tasks = [(row["config"], row["problem"], made["gpu"]) for row in rows]
-        before, after = of_package(str(old), tasks), of_package("", tasks)
+        before, after = of_package(str(options.old.absolute()), tasks), of_package("", tasks)
         kept = [row for row, one, two in zip(rows, before, after, strict=True) if one == two]
         for row in kept:
             source = made["sources"][row["config"]["kernel"]]

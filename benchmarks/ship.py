@@ -4,10 +4,12 @@ A problem whose kernel did not beat torch beyond the margin becomes a torch entr
 whose kernel sources are not those of this tree: their entries would not hold.
 """
 
+import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
+
+from record import results_file
 
 from autoswizzle import kernels
 from autoswizzle.cache.entry import CacheEntry
@@ -19,11 +21,16 @@ from autoswizzle.problem import GemmProblem
 
 
 def main() -> None:
-    *results, target = map(Path, sys.argv[1:])
-    for path in results:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("results", type=results_file, nargs="+")
+    parser.add_argument("target", type=Path, help="the cache file")
+    options = parser.parse_args()
+    for path in options.results:
         made = json.loads(path.read_text())
         rows = [row for row in made["rows"] if "error" not in row]
-        print(path, export_entries(target, [entry_of(row, made) for row in rows]), "entries")
+        print(
+            path, export_entries(options.target, [entry_of(row, made) for row in rows]), "entries"
+        )
 
 
 def entry_of(row: dict[str, Any], made: dict[str, Any]) -> CacheEntry:
