@@ -63,22 +63,27 @@ def transformed() -> bool:
         under_functorch()
         or _len_torch_dispatch_stack() > 0
         or _get_tracing_state() is not None
-        or (_len_torch_function_stack() > 0 and _under_mode())
+        or _under_mode()
     )
 
 
 def overridden(*operands: object) -> bool:
     """Whether the __torch_function__ of an operand or a mode must see torch's own function called.
 
-    What a graph being traced asks; an eager call asks why_torch.
+    What a graph being traced asks; an eager call asks why_torch. PLAIN's types are named, as the
+    graph would be guarded by PLAIN's members, in Python.
     """
-    plain = all(type(operand) in PLAIN for operand in operands)
-    return not plain or _under_mode()
+    for operand in operands:
+        if type(operand) is not torch.Tensor and type(operand) is not torch.nn.Parameter:
+            return True
+    return _under_mode()
 
 
 def _under_mode() -> bool:
     """Whether a mode is on the stack; torch.set_default_device's can't change a product."""
-    return not all(map(_is_device_context, range(_len_torch_function_stack())))
+    return _len_torch_function_stack() > 0 and not all(
+        map(_is_device_context, range(_len_torch_function_stack()))
+    )
 
 
 def under_functorch() -> bool:
