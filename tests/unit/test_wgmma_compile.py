@@ -44,7 +44,7 @@ SPREAD = [
     ("4096x4096x4096:bf16:tn", replace(BASE, block_m=192, num_stages=3)),
     ("4096x4096x4096:bf16:tn", replace(PINGPONG, block_m=192, epilogue_subtile=4)),
     ("4096x4096x4096:fp16:nn", replace(PINGPONG, block_m=192, scheduling="dynamic")),
-    ("8192x8192x4096:bf16:nt", replace(PINGPONG, block_m=192, epilogue_subtile=4, stream_k=True)),
+    ("8192x4096x4096:bf16:nt", replace(PINGPONG, block_m=192, epilogue_subtile=4, stream_k=True)),
     ("8192x4096x4096:bf16:nt", replace(PINGPONG, num_stages=5, stream_k=True)),
     ("8192x4096x14336:bf16:nn", replace(BASE, block_m=192, num_stages=3, stream_k=True)),
     ("8192x4096x14336:bf16:nt", replace(BASE, block_m=256, block_n=192, num_stages=3,
