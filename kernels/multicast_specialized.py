@@ -146,10 +146,11 @@ def _load_a(inputs, ring, slot, row, inner, plan: gl.constexpr, MULTICAST: gl.co
     a_desc, _, _ = inputs
     a_s, _, full, _ = ring
     bar = full.index(slot)
-    for share in gl.static_range(plan.shares):
-        start = row + share * plan.rows
+    strips: gl.constexpr = plan.shares * plan.strips
+    for strip in gl.static_range(strips):
+        start = row + strip * plan.rows
         at = [inner, start] if plan.a_transposed else [start, inner]
-        tma_load(a_desc, at, bar, a_s.index(slot * plan.shares + share), multicast=MULTICAST)
+        tma_load(a_desc, at, bar, a_s.index(slot * strips + strip), multicast=MULTICAST)
 
 
 @gluon.jit
@@ -197,7 +198,7 @@ def _consume(outputs, ring, pair, turn, shape, SELF: gl.constexpr, plan: gl.cons
         sums = wait_for(accs, 0, plan)
         _release(own, pair, before(slot, plan.stages), True)
         row, col = tile_start(index, shape, plan)
-        row += share * plan.rows
+        row += share * plan.strips * plan.rows
         _store_tile(sums, c_desc, c_s, SELF * plan.stores, row, col, plan)
         turns += 1
         if plan.alternate == 2:
@@ -221,16 +222,17 @@ def _store_tile(sums, c_desc, c_s, FIRST: gl.constexpr, row, col, plan: gl.const
     in C, but half a slice apart in a slice as it is stored: the difference is the second block's to
     add.
     """
-    for i in gl.static_range(len(plan.pieces)):
-        slices = slices_of(sums[i], plan)
-        for j in gl.static_range(len(slices)):
-            at = col
-            if plan.along == 1:
-                at += _rank() * ((plan.pieces[i] - plan.store_n) // 2) - j * plan.store_n // 2
-            store_slice(
-                slices[j], c_desc, c_s, FIRST, i * (plan.pieces[0] // plan.store_n) + j, row, at,
-                plan,
-            )  # fmt: skip
+    for strip in gl.static_range(plan.strips):
+        for i in gl.static_range(len(plan.pieces)):
+            slices = slices_of(sums[strip * len(plan.pieces) + i], plan)
+            for j in gl.static_range(len(slices)):
+                at = col
+                if plan.along == 1:
+                    at += _rank() * ((plan.pieces[i] - plan.store_n) // 2) - j * plan.store_n // 2
+                store_slice(
+                    slices[j], c_desc, c_s, FIRST,
+                    (strip * plan.block_n + i * plan.pieces[0]) // plan.store_n + j, row, at, plan,
+                )  # fmt: skip
 
 
 @gluon.jit

@@ -13,7 +13,7 @@ from autoswizzle.kernels.wgmma_parts import Plan
 from autoswizzle.kernels.wgmma_pipelined import pipelined
 from autoswizzle.kernels.wgmma_specialized import specialized
 from autoswizzle.problem import ALIGNMENT, GemmProblem
-from autoswizzle.space import consumers, grid, pieces, tail
+from autoswizzle.space import consumers, grid, pieces, row_strips, tail
 
 GLUON_DTYPES = {"fp16": gl.float16, "bf16": gl.bfloat16, "fp32": gl.float32}
 _STORE_BUFFERS = 2  # one is written while the copy engine reads the other
@@ -75,23 +75,25 @@ def plan_of(config: GemmConfig, problem: GemmProblem) -> Plan:
     """The compile-time constants of config for problem."""
     shares = consumers(config) if config.warp_specialize == "cooperative" else 1
     alternate = 2 if config.warp_specialize == "pingpong" else 1
-    rows = config.block_m // shares
+    strips = row_strips(config)
+    rows = config.block_m // shares // strips
     step_bytes = (config.block_m + config.block_n) * config.block_k * problem.itemsize
     registers = 160 if shares == 3 else 240
-    left = registers - rows * config.block_n // (WARP_SIZE * config.num_warps)
+    left = registers - strips * rows * config.block_n // (WARP_SIZE * config.num_warps)
     return Plan(
         block_m=config.block_m,
         block_n=config.block_n,
         block_k=config.block_k,
         pieces=pieces(config),
         rows=rows,
+        strips=strips,
         shares=shares,
         alternate=alternate,
         warps=config.num_warps,
         stages=config.num_stages,
         step_bytes=step_bytes,
         store_n=config.block_n // config.epilogue_subtile,
-        stores=min(_STORE_BUFFERS, config.epilogue_subtile),
+        stores=min(_STORE_BUFFERS, strips * config.epilogue_subtile),
         a_transposed=problem.layout[0] == "t",
         b_transposed=problem.layout[1] == "t",
         instruction_k=32 // problem.itemsize,

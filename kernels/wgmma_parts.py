@@ -27,7 +27,8 @@ class Plan:
     """The compile-time constants of a kernel. Data only: its text is part of the compiler's key.
 
     pieces: widths that block_n is made of, each a power of two. shares: consumers (or parts) that
-    the rows of a tile are split among; rows: of one share. alternate: consumers that take turns
+    the rows of a tile are split among; strips: of rows rows each, that a consumer multiplies one
+    by one, as 192 rows of its own are no power of two. alternate: consumers that take turns
     tile by tile. stores: shared-memory buffers a consumer stores through, store_n columns each.
     divided: k steps of some tiles are split into parts, each a work item of its own (wgmma_split).
     added: slices of store_n columns that partial sums are added to at once.
@@ -39,6 +40,7 @@ class Plan:
     block_k: int
     pieces: tuple[int, ...]
     rows: int
+    strips: int
     shares: int
     alternate: int
     warps: int
@@ -80,7 +82,7 @@ def allocate_ring(a_desc, b_desc, tail_desc, plan: gl.constexpr):
     """Shared memory of plan.stages k steps of A and of each piece of B, stored as in memory."""
     a_s = gl.allocate_shared_memory(
         a_desc.dtype,
-        [plan.stages * plan.shares, a_desc.block_shape[0], a_desc.block_shape[1]],
+        [plan.stages * plan.shares * plan.strips, a_desc.block_shape[0], a_desc.block_shape[1]],
         a_desc.layout,
     )
     b_s = (
@@ -146,10 +148,11 @@ def load_step(inputs, ring, slot, row, col, inner, pred, plan: gl.constexpr):
     a_s, b_s, full, _ = ring
     bar = full.index(slot)
     mbarrier.expect(bar, plan.step_bytes, pred=pred)
-    for share in gl.static_range(plan.shares):
-        start = row + share * plan.rows
+    strips: gl.constexpr = plan.shares * plan.strips
+    for strip in gl.static_range(strips):
+        start = row + strip * plan.rows
         at = [inner, start] if plan.a_transposed else [start, inner]
-        tma_load(a_desc, at, bar, a_s.index(slot * plan.shares + share), pred=pred)
+        tma_load(a_desc, at, bar, a_s.index(slot * strips + strip), pred=pred)
     at = [col, inner] if plan.b_transposed else [inner, col]
     tma_load(b_desc, at, bar, b_s[0].index(slot), pred=pred)
     if len(plan.pieces) == 2:
@@ -160,10 +163,11 @@ def load_step(inputs, ring, slot, row, col, inner, pred, plan: gl.constexpr):
 
 @gluon.jit
 def accumulators(plan: gl.constexpr):
-    """One fp32 accumulator of plan.rows rows for each piece of block_n, zero."""
+    """One fp32 accumulator of plan.rows rows for each piece of block_n of each strip, zero."""
     accs = ()
-    for i in gl.static_range(len(plan.pieces)):
-        accs += (_accumulator(plan.pieces[i], plan),)
+    for _ in gl.static_range(plan.strips):
+        for i in gl.static_range(len(plan.pieces)):
+            accs += (_accumulator(plan.pieces[i], plan),)
     return accs
 
 
@@ -181,31 +185,33 @@ def _accumulator(COLUMNS: gl.constexpr, plan: gl.constexpr):
 
 @gluon.jit
 def multiply(accs, ring, slot, share, use_acc, plan: gl.constexpr):
-    """Starts acc (+)= A @ B on one k step for each piece."""
+    """Starts acc (+)= A @ B on one k step for each piece of each strip of a share."""
     a_s, b_s, _, _ = ring
-    a = a_s.index(slot * plan.shares + share)
-    if plan.a_transposed:
-        a = a.permute((1, 0))
     sums = ()
-    for i in gl.static_range(len(plan.pieces)):
-        b = b_s[i].index(slot)
-        if plan.b_transposed:
-            b = b.permute((1, 0))
-        sums += (
-            warpgroup_mma(
-                a, b, accs[i], use_acc=use_acc, precision=plan.precision.value, is_async=True
-            ),
-        )
+    for strip in gl.static_range(plan.strips):
+        a = a_s.index((slot * plan.shares + share) * plan.strips + strip)
+        if plan.a_transposed:
+            a = a.permute((1, 0))
+        for i in gl.static_range(len(plan.pieces)):
+            b = b_s[i].index(slot)
+            if plan.b_transposed:
+                b = b.permute((1, 0))
+            acc = accs[strip * len(plan.pieces) + i]
+            sums += (
+                warpgroup_mma(
+                    a, b, acc, use_acc=use_acc, precision=plan.precision.value, is_async=True
+                ),
+            )
     return sums
 
 
 @gluon.jit
 def wait_for(accs, STEPS: gl.constexpr, plan: gl.constexpr):
     """The accumulators, as tensors, once all but the last STEPS steps are done."""
-    if len(plan.pieces) == 1:
+    if len(accs) == 1:
         done = (warpgroup_mma_wait(STEPS, deps=accs),)
     else:
-        done = warpgroup_mma_wait(2 * STEPS, deps=accs)
+        done = warpgroup_mma_wait(len(accs) * STEPS, deps=accs)
     return done
 
 
@@ -261,10 +267,12 @@ def _halves(part, plan: gl.constexpr):
 def store_slice(
     values, c_desc, c_s, FIRST: gl.constexpr, PLACE: gl.constexpr, row, col, plan: gl.constexpr
 ):
-    """Starts the store of the PLACE-th slice of a tile."""
+    """Starts the store of the PLACE-th slice of a share: slice by slice, strip by strip."""
     buffer = c_s.index(FIRST + PLACE % plan.stores)
     # The previous tile's stores were started a main loop ago: waiting for all costs nothing.
     tma_store_wait(plan.stores - 1 if PLACE > 0 else 0)
     buffer.store(values.to(c_desc.dtype))
     fence_async_shared()
-    tma_store(c_desc, [row, col + PLACE * plan.store_n], buffer)
+    beside: gl.constexpr = plan.block_n // plan.store_n
+    row += PLACE // beside * plan.rows
+    tma_store(c_desc, [row, col + PLACE % beside * plan.store_n], buffer)

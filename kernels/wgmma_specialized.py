@@ -190,7 +190,7 @@ def _consume(outputs, ring, turn, queue, shape, division, SELF: gl.constexpr, pl
         sums = wait_for(accs, 0, plan)
         mbarrier.arrive(empty.index(before(slot, plan.stages)), count=1)
         row, col = tile_start(tile, shape, plan)
-        row += share * plan.rows
+        row += share * plan.strips * plan.rows
         if not plan.divided or index < division[0]:
             store_tile(sums, c_desc, c_s, SELF * plan.stores, row, col, plan)
         else:

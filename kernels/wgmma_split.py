@@ -59,14 +59,14 @@ def store_part(
 ):  # fmt: skip
     """Leaves a share's sums of a part for others, or adds what they left and stores the tile.
 
-    left: (partials, flags, ticket): fp32, a block of rows x block_n for each unit and share, and a
-    flag for each (handover.py).
+    left: (partials, flags, ticket): fp32, a block of strips x rows x block_n for each unit and
+    share, and a flag for each (handover.py).
     """
     partials, flags, ticket = left
     unit, again = _unit(index, division)
     _, start, stop, steps = _range(unit, shape, division, plan)
     local = start // steps if again else (stop - 1) // steps
-    size: gl.constexpr = plan.rows * plan.block_n
+    size: gl.constexpr = plan.strips * plan.rows * plan.block_n
     slices = sliced(sums, plan)
     if stop < (local + 1) * steps:
         mine = partials + (gl.cast(unit, gl.int64) * plan.shares + SHARE) * size

@@ -8,7 +8,7 @@ from autoswizzle.errors import ConfigError
 from autoswizzle.hardware import REGISTER_UNIT, WARP_SIZE, Gpu
 from autoswizzle.problem import GemmProblem
 from autoswizzle.smem import tile_layout, warp_grid
-from autoswizzle.space import consumers
+from autoswizzle.space import consumers, row_strips
 
 MAX_REGISTERS = 255  # of a thread, sm_80 to sm_120 [CPG]
 MAX_BLOCK_WARPS = 32  # of a block, sm_80 to sm_120 [CPG]
@@ -140,7 +140,8 @@ def _tma(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources:
 
 def _wgmma(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Resources:
     """C leaves through one or two buffers of a slice; barriers and queues to within 64 bytes."""
-    stores = min(config.epilogue_subtile, 2) * _out_bytes(config, problem)
+    strips = row_strips(config)
+    stores = min(strips * config.epilogue_subtile, 2) * _out_bytes(config, problem) // strips
     shared = config.num_stages * (_stage_bytes(config, problem) + BARRIER_BYTES) + stores
     dynamic = config.scheduling == "dynamic"
     if config.warp_specialize == "none":

@@ -3,7 +3,15 @@
 from autoswizzle.space.families import FAMILIES, GROUP_SIZES, Family
 from autoswizzle.space.legality import MAX_GROUP_SIZE, why_illegal
 from autoswizzle.space.listing import branches, candidates, default_config, orders, tiles
-from autoswizzle.space.rules import MAX_REGISTERS, cluster_size, consumers, grid, pieces, tail
+from autoswizzle.space.rules import (
+    MAX_REGISTERS,
+    cluster_size,
+    consumers,
+    grid,
+    pieces,
+    row_strips,
+    tail,
+)
 
 __all__ = [
     "FAMILIES",
@@ -19,6 +27,7 @@ __all__ = [
     "grid",
     "orders",
     "pieces",
+    "row_strips",
     "tail",
     "tiles",
     "why_illegal",

@@ -58,6 +58,11 @@ def consumers(config: GemmConfig) -> int:
     return 2 if config.warp_specialize == "pingpong" else 1
 
 
+def row_strips(config: GemmConfig) -> int:
+    """Strips of 64 rows that one consumer of a wgmma kernel makes 192 rows of, else 1."""
+    return 3 if config.block_m == 192 and config.warp_specialize == "pingpong" else 1
+
+
 def tail(config: GemmConfig, problem: GemmProblem, num_sms: int) -> tuple[int, int, int]:
     """How stream_k divides the tiles: (tiles of whole waves, then how many among how many SMs).
 
@@ -276,10 +281,10 @@ def wgmma_warps(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | Non
         return f"{config.kernel} needs num_warps 4 or 8, got {config.num_warps}"
     if config.warp_specialize == "pingpong" and config.num_warps != 4:
         return f"{config.kernel} needs num_warps 4 for pingpong, got {config.num_warps}"
-    if config.block_m == 192 and consumers(config) != 3:
+    if config.block_m == 192 and (config.num_warps != 4 or config.warp_specialize == "none"):
         return (
-            f"{config.kernel} needs num_warps 4 and warp_specialize cooperative for block_m 192, "
-            f"got {config.num_warps} and {config.warp_specialize}"
+            f"{config.kernel} needs num_warps 4 and warp_specialize cooperative or pingpong for "
+            f"block_m 192, got {config.num_warps} and {config.warp_specialize}"
         )
     shares = consumers(config) if config.warp_specialize == "cooperative" else 1
     rows = config.block_m // shares

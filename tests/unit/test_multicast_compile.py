@@ -53,6 +53,8 @@ SPREAD = [
     ("bf16:nn", pingpong(ABOVE, swizzle="serpentine")),
     ("bf16:nt", pingpong(BESIDE)),
     ("fp16:tn", pingpong(BESIDE, block_m=64, block_n=256, epilogue_subtile=4)),
+    ("bf16:nt", pingpong(ABOVE, block_m=192, block_n=128, epilogue_subtile=4)),
+    ("fp16:nn", pingpong(BESIDE, block_m=192, block_n=128, epilogue_subtile=2)),
     ("bf16:nt", replace(ABOVE, num_warps=8)),
 ]  # fmt: skip
 
@@ -64,7 +66,7 @@ def test_fast_code(kind: str, config: GemmConfig) -> None:
     resources = compile_for(config, problem, H200)  # raises when it does not fit on an SM
     assert (resources.spill_bytes, resources.warnings) == (0, ())
     assert (resources.num_warps, resources.registers) == (
-        (16, 128) if config.block_m == 192 else (12, 168)
+        (16, 128) if three_consumers(config) else (12, 168)
     )
     kernel = compiled(config, problem, H200)
     ptx = kernel.asm["ptx"]
@@ -75,30 +77,35 @@ def test_fast_code(kind: str, config: GemmConfig) -> None:
     assert set(re.findall(r"wgmma\.mma_async\S*?\.(m64n\d+k16)", ptx)) == instructions
     check_loads(ptx, config, problem.layout)
     check_cluster_barriers(ptx)
-    rows = config.block_m // shares_of(config)
+    rows = config.block_m // strips_of(config)
     boxes = [tuple(fact["block_size"]) for fact in kernel.metadata.tensordesc_meta]
     stored = (rows, min(64, config.block_n // config.epilogue_subtile))
     assert boxes[3] == stored, "a tensor map's box is a block's"
 
 
-def shares_of(config: GemmConfig) -> int:
-    if config.warp_specialize == "pingpong" or config.num_warps == 8:
-        return 1
-    return 3 if config.block_m == 192 else 2
+def three_consumers(config: GemmConfig) -> bool:
+    return config.block_m == 192 and config.warp_specialize == "cooperative"
+
+
+def strips_of(config: GemmConfig) -> int:
+    """Parts that the rows of a tile are copied, multiplied and stored in."""
+    if config.block_m == 192:
+        return 3
+    return 1 if config.warp_specialize == "pingpong" or config.num_warps == 8 else 2
 
 
 def pieces_of(config: GemmConfig) -> list[int]:
     """Columns of a wgmma: of 192 rows two times 128, else 256 at most and a power of two."""
     return {
         96: [64, 32], 160: [128, 32], 192: [128, 64],
-        256: [128, 128] if config.block_m == 192 else [256],
+        256: [128, 128] if three_consumers(config) else [256],
     }.get(config.block_n, [config.block_n])  # fmt: skip
 
 
 def check_loads(ptx: str, config: GemmConfig, layout: str) -> None:
     """What both blocks read is multicast to both, by the first; a copy is 64 elements wide."""
-    rows = config.block_m // shares_of(config)
-    of_a = shares_of(config) * -(-(rows if layout[0] == "t" else config.block_k) // 64)
+    rows = config.block_m // strips_of(config)
+    of_a = strips_of(config) * -(-(rows if layout[0] == "t" else config.block_k) // 64)
     of_b = sum(
         -(-(width if layout[1] == "n" else config.block_k) // 64) for width in pieces_of(config)
     )

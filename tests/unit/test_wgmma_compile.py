@@ -13,7 +13,7 @@ from autoswizzle.kernels.family import family
 from autoswizzle.kernels.offline import compile_for, compiled, meta_operands
 from autoswizzle.problem import GemmProblem
 from autoswizzle.search.study import MAX_SPILL_BYTES
-from autoswizzle.space import why_illegal
+from autoswizzle.space import consumers, why_illegal
 
 pytestmark = pytest.mark.kernel
 
@@ -42,6 +42,9 @@ SPREAD = [
                                        scheduling="dynamic", swizzle="grouped_n")),
     ("4096x4096x4096:fp16:nn", replace(PINGPONG, block_m=64, block_n=256, epilogue_subtile=4)),
     ("4096x4096x4096:bf16:tn", replace(BASE, block_m=192, num_stages=3)),
+    ("4096x4096x4096:bf16:tn", replace(PINGPONG, block_m=192, epilogue_subtile=4)),
+    ("4096x4096x4096:fp16:nn", replace(PINGPONG, block_m=192, scheduling="dynamic")),
+    ("8192x4096x4096:bf16:nt", replace(PINGPONG, block_m=192, epilogue_subtile=4, stream_k=True)),
     ("8192x4096x4096:bf16:nt", replace(PINGPONG, num_stages=5, stream_k=True)),
     ("8192x4096x14336:bf16:nn", replace(BASE, block_m=192, num_stages=3, stream_k=True)),
     ("8192x4096x14336:bf16:nt", replace(BASE, block_m=256, block_n=192, num_stages=3,
@@ -64,7 +67,7 @@ def test_fast_code(text: str, config: GemmConfig, machine_code: Any) -> None:
     assert resources.spill_bytes <= (MAX_SPILL_BYTES if shared else 0)
     assert resources.warnings == ()  # of wgmma that ptxas would serialise
     specialized = config.warp_specialize != "none"
-    specialized_warps = 16 if config.block_m == 192 else 12
+    specialized_warps = 4 * consumers(config) + 4 if config.num_warps == 4 else 12
     assert resources.num_warps == (specialized_warps if specialized else config.num_warps)
     code = compiled(config, problem, H200).asm
     loops = machine_code.k_loops(code["cubin"], "HGMMA")
