@@ -1,6 +1,6 @@
 """All tile orders and group sizes of one near-peak kernel: time beside predicted traffic.
 
-    python benchmarks/order_sweep.py [--out DIR] [--rep-ms 40]
+    python benchmarks/order_sweep.py [--problems TEXT...] [--out DIR] [--rep-ms 40]
 
 Four large shapes, nn and nt, bf16, sustained timing: wgmma 128x256x64 cooperative, where the order
 decides, as the arithmetic does not hide the traffic. Writes order_sweep.json; prints per problem
@@ -8,6 +8,7 @@ the best order, its gain over row-major and over column-major, and the rank corr
 """
 
 import argparse
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from autoswizzle.problem import GemmProblem
 from autoswizzle.search.study import rank_correlation
 
 SHAPES = ("8192x32768x8192", "16384x16384x4096", "8192x8192x8192", "32768x8192x2048")
+PROBLEMS = tuple(f"{shape}:bf16:{layout}" for layout in ("nt", "nn") for shape in SHAPES)
 GROUP_SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 64)
 BASE = GemmConfig(
     kernel="wgmma", block_m=128, block_n=256, block_k=64, num_warps=8, num_stages=4,
@@ -31,30 +33,39 @@ BASE = GemmConfig(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--problems", nargs="*", default=PROBLEMS, help="the file keeps the others")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--warmup-ms", type=float, default=10)
     parser.add_argument("--rep-ms", type=float, default=40)
     options = parser.parse_args()
     gpu = calibrated(detect(0))
-    results: list[dict[str, Any]] = []
-    for layout in ("nt", "nn"):
-        for shape in SHAPES:
-            began = time.monotonic()
-            problem = GemmProblem.parse(f"{shape}:bf16:{layout}")
-            rows = bench_orders(
-                problem, BASE, timing="sustained", warmup_ms=options.warmup_ms,
-                rep_ms=options.rep_ms, group_sizes=GROUP_SIZES, gpu=gpu,
-            )  # fmt: skip
-            results.append(result_of(problem, rows))
-            found = results[-1]
-            print(
-                f"{problem} best {found['best']} {found['best_us']:.0f} us, over row "
-                f"{found['over_row']:.3f}, over column {found['over_column']:.3f}, "
-                f"rho(bytes, time) {found['spearman']:.2f}, {time.monotonic() - began:.0f} s",
-                flush=True,
-            )
-            path = (options.out or folder_of(gpu)) / "order_sweep.json"
-            write(path, {**stamp(gpu), "base": BASE.to_dict(), "problems": results})
+    path = (options.out or folder_of(gpu)) / "order_sweep.json"
+    results = kept(path)
+    for text in options.problems:
+        began = time.monotonic()
+        problem = GemmProblem.parse(text)
+        rows = bench_orders(
+            problem, BASE, timing="sustained", warmup_ms=options.warmup_ms,
+            rep_ms=options.rep_ms, group_sizes=GROUP_SIZES, gpu=gpu,
+        )  # fmt: skip
+        found = results[text] = result_of(problem, rows)
+        print(
+            f"{problem} best {found['best']} {found['best_us']:.0f} us, over row "
+            f"{found['over_row']:.3f}, over column {found['over_column']:.3f}, "
+            f"rho(bytes, time) {found['spearman']:.2f}, {time.monotonic() - began:.0f} s",
+            flush=True,
+        )
+        problems = list(results.values())
+        write(path, {**stamp(gpu), "base": BASE.to_dict(), "problems": problems})
+
+
+def kept(path: Path) -> dict[str, dict[str, Any]]:
+    """By problem, what the file of before holds of the same configuration, and since when."""
+    made = json.loads(path.read_text()) if path.exists() else {}
+    if made.get("base") != BASE.to_dict():
+        return {}
+    since = {name: made[name] for name in ("date", "versions")}
+    return {found["problem"]: {"since": since, **found} for found in made["problems"]}
 
 
 def result_of(problem: GemmProblem, rows: list[OrderRow]) -> dict[str, Any]:

@@ -123,8 +123,7 @@ FAMILIES: Mapping[str, Family] = {
             "group_size": GROUP_SIZES,
             "persistent": (True,),
             "epilogue_subtile": (2, 3, 4, 6),
-            # pingpong lost to the best of these in 8 races of 8, on four problems, H200, 2026-11-30
-            "warp_specialize": ("cooperative",),
+            "warp_specialize": ("cooperative", "pingpong"),
             "cluster_m": (1, 2),
             "cluster_n": (1, 2),
             "padded": (False, True),
