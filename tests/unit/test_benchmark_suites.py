@@ -210,3 +210,15 @@ def test_quack_is_a_contender(run, load, tmp_path):
     assert found["geomean_over_quack"] == pytest.approx(1.04)
     assert found["geomean_over_torch"] == pytest.approx(1.02)
     assert found["quack"] == "0.6"
+
+
+def test_the_order_sweep_keeps_what_it_measured_of_this_configuration(load, tmp_path):
+    sweep, path = load("order_sweep"), tmp_path / "order_sweep.json"
+    assert sweep.kept(path) == {}
+    old, older = {"problem": "one", "best": "row"}, {"problem": "two", "since": {"date": "May"}}
+    made = {"date": "June", "versions": {"triton": "3.9"}, "problems": [old, older]}
+    path.write_text(json.dumps({**made, "base": sweep.BASE.to_dict()}))
+    since = {"date": "June", "versions": {"triton": "3.9"}}
+    assert sweep.kept(path) == {"one": {**old, "since": since}, "two": older}
+    path.write_text(json.dumps({**made, "base": replace(sweep.BASE, num_stages=3).to_dict()}))
+    assert sweep.kept(path) == {}
