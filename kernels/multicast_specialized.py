@@ -25,6 +25,7 @@ from autoswizzle.kernels.wgmma_parts import (
     accumulators,
     advance,
     allocate_ring,
+    allocate_stores,
     before,
     in_flight,
     multiply,
@@ -42,9 +43,7 @@ def multicast(a_desc, b_desc, tail_desc, c_desc, m, n, k, group_size, plan: gl.c
     let_the_next_launch_begin()
     a_s, b_s = allocate_ring(a_desc, b_desc, tail_desc, plan)
     consumers: gl.constexpr = max(plan.shares, plan.alternate)
-    c_s = gl.allocate_shared_memory(
-        c_desc.dtype, [consumers * plan.stores, plan.rows, plan.store_n], c_desc.layout
-    )
+    c_s = allocate_stores(c_desc, consumers * plan.stores)
     full = _make_barriers(plan.stages, 1, False)
     own = _make_barriers(plan.stages, plan.shares, False)
     pair = _make_barriers(plan.stages, plan.shares, True)

@@ -1,5 +1,7 @@
 """The wgmma family on the host: descriptors and compile-time constants of a launch."""
 
+from typing import Any
+
 import torch
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
@@ -13,7 +15,7 @@ from autoswizzle.kernels.wgmma_parts import Plan
 from autoswizzle.kernels.wgmma_pipelined import pipelined
 from autoswizzle.kernels.wgmma_specialized import specialized
 from autoswizzle.problem import ALIGNMENT, GemmProblem
-from autoswizzle.space import consumers, grid, pieces, row_strips, tail
+from autoswizzle.space import consumers, grid, multiplied, pieces, row_strips, tail
 
 GLUON_DTYPES = {"fp16": gl.float16, "bf16": gl.bfloat16, "fp32": gl.float32}
 _STORE_BUFFERS = 2  # one is written while the copy engine reads the other
@@ -31,9 +33,6 @@ def call(
     bytes. Raises LaunchError otherwise.
     """
     plan = plan_of(config, problem)
-    dtype, out_dtype = GLUON_DTYPES[problem.dtype], GLUON_DTYPES[problem.out_dtype]
-    a_block = [plan.rows, plan.block_k]
-    b_blocks = [[plan.block_k, piece] for piece in plan.pieces]
     grid_m, grid_n = grid(config, problem)
     num_sms = detect(a.device.index).num_sms if a.is_cuda else 1
     whole, together, parts = grid_m * grid_n, 1, 1
@@ -42,16 +41,7 @@ def call(
     elif config.split_k > 1:
         whole, parts = 0, config.split_k
     units = -(-(grid_m * grid_n - whole) // together) * parts
-    args = {
-        "a_desc": descriptor("a", a, a_block, dtype, plan.a_transposed),
-        "b_desc": descriptor("b", b, b_blocks[0], dtype, plan.b_transposed),
-        "tail_desc": descriptor("b", b, b_blocks[-1], dtype, plan.b_transposed),
-        "c_desc": descriptor("out", out, [plan.rows, plan.store_n], out_dtype, False),
-        "m": problem.m,
-        "n": problem.n,
-        "k": problem.k,
-        "group_size": config.group_size,
-    }
+    args = operands(plan, problem, a, b, out) | {"group_size": config.group_size}
     if config.warp_specialize != "none":
         args |= {"whole": whole, "together": together, "parts": parts}
     return Call(
@@ -71,18 +61,46 @@ def call(
     )
 
 
+def operands(
+    plan: Plan, problem: GemmProblem, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor
+) -> dict[str, Any]:
+    """Descriptors and extents as the kernel multiplies: of plan.swapped, of C's transpose."""
+    dtype, out_dtype = GLUON_DTYPES[problem.dtype], GLUON_DTYPES[problem.out_dtype]
+    turn = -1 if plan.swapped else 1
+    (left, right), (m, n) = (("a", a), ("b", b))[::turn], (problem.m, problem.n)[::turn]
+
+    def read(
+        operand: tuple[str, torch.Tensor], block: list[int], transposed: bool
+    ) -> TensorDescriptor:
+        return descriptor(*operand, block[::turn], dtype, transposed != plan.swapped)
+
+    return {
+        "a_desc": read(left, [plan.rows, plan.block_k], plan.a_transposed),
+        "b_desc": read(right, [plan.block_k, plan.pieces[0]], plan.b_transposed),
+        "tail_desc": read(right, [plan.block_k, plan.pieces[-1]], plan.b_transposed),
+        "c_desc": descriptor("out", out, [plan.rows, plan.store_n][::turn], out_dtype, False),
+        "m": m,
+        "n": n,
+        "k": problem.k,
+    }
+
+
 def plan_of(config: GemmConfig, problem: GemmProblem) -> Plan:
     """The compile-time constants of config for problem."""
     shares = consumers(config) if config.warp_specialize == "cooperative" else 1
     alternate = 2 if config.warp_specialize == "pingpong" else 1
     strips = row_strips(config)
-    rows = config.block_m // shares // strips
+    block_m, block_n = multiplied(config)
+    rows = block_m // shares // strips
+    turned = tuple(kind == "t" for kind in problem.layout)
+    if config.swap_ab:
+        turned = not turned[1], not turned[0]
     step_bytes = (config.block_m + config.block_n) * config.block_k * problem.itemsize
     registers = 160 if shares == 3 else 240
-    left = registers - strips * rows * config.block_n // (WARP_SIZE * config.num_warps)
+    left = registers - strips * rows * block_n // (WARP_SIZE * config.num_warps)
     return Plan(
-        block_m=config.block_m,
-        block_n=config.block_n,
+        block_m=block_m,
+        block_n=block_n,
         block_k=config.block_k,
         pieces=pieces(config),
         rows=rows,
@@ -92,10 +110,10 @@ def plan_of(config: GemmConfig, problem: GemmProblem) -> Plan:
         warps=config.num_warps,
         stages=config.num_stages,
         step_bytes=step_bytes,
-        store_n=config.block_n // config.epilogue_subtile,
+        store_n=block_n // config.epilogue_subtile,
         stores=min(_STORE_BUFFERS, strips * config.epilogue_subtile),
-        a_transposed=problem.layout[0] == "t",
-        b_transposed=problem.layout[1] == "t",
+        a_transposed=turned[0],
+        b_transposed=turned[1],
         instruction_k=32 // problem.itemsize,
         precision="tf32" if problem.dtype == "fp32" else "ieee",
         swizzle=config.swizzle,
@@ -105,6 +123,7 @@ def plan_of(config: GemmConfig, problem: GemmProblem) -> Plan:
         added=config.epilogue_subtile if left >= _ADDING_REGISTERS else 1,
         consumer_registers=registers,
         producer_registers=24,
+        swapped=config.swap_ab,
     )
 
 

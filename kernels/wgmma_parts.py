@@ -33,6 +33,7 @@ class Plan:
     divided: k steps of some tiles are split into parts, each a work item of its own (wgmma_split).
     added: slices of store_n columns that partial sums are added to at once.
     along: the dimension of C that the blocks of a cluster divide; -1 without clusters.
+    swapped: C's transpose is multiplied, B's by A's: all else here, and m and n, are of that.
     """
 
     block_m: int
@@ -60,6 +61,7 @@ class Plan:
     consumer_registers: int
     producer_registers: int
     along: int = -1
+    swapped: bool = False
 
     def on_device(self) -> "Plan":
         """The same plan as a kernel takes it: every field a constexpr."""
@@ -102,17 +104,22 @@ def allocate_ring(a_desc, b_desc, tail_desc, plan: gl.constexpr):
 
 
 @gluon.jit
+def allocate_stores(c_desc, COUNT: gl.constexpr):
+    """Shared memory of COUNT slices of C, as they lie there."""
+    height: gl.constexpr = c_desc.block_shape[0]
+    width: gl.constexpr = c_desc.block_shape[1]
+    return gl.allocate_shared_memory(c_desc.dtype, [COUNT, height, width], c_desc.layout)
+
+
+@gluon.jit
 def tile_start(index, shape, plan: gl.constexpr):
     """First row and column of the index-th visited tile; shape is (m, n, k, group_size)."""
     m, n, _, group_size = shape
-    tile_m, tile_n = tile_at(
-        index,
-        gl.cdiv(m, plan.block_m),
-        gl.cdiv(n, plan.block_n),
-        plan.swizzle,
-        group_size,
-        plan.log_side,
-    )
+    rows, cols = gl.cdiv(m, plan.block_m), gl.cdiv(n, plan.block_n)
+    if plan.swapped:
+        tile_n, tile_m = tile_at(index, cols, rows, plan.swizzle, group_size, plan.log_side)
+    else:
+        tile_m, tile_n = tile_at(index, rows, cols, plan.swizzle, group_size, plan.log_side)
     return tile_m * plan.block_m, tile_n * plan.block_n
 
 
@@ -271,8 +278,12 @@ def store_slice(
     buffer = c_s.index(FIRST + PLACE % plan.stores)
     # The previous tile's stores were started a main loop ago: waiting for all costs nothing.
     tma_store_wait(plan.stores - 1 if PLACE > 0 else 0)
-    buffer.store(values.to(c_desc.dtype))
-    fence_async_shared()
     beside: gl.constexpr = plan.block_n // plan.store_n
     row += PLACE // beside * plan.rows
-    tma_store(c_desc, [row, col + PLACE % beside * plan.store_n], buffer)
+    col += PLACE % beside * plan.store_n
+    if plan.swapped:
+        buffer.permute((1, 0)).store(values.to(c_desc.dtype))
+    else:
+        buffer.store(values.to(c_desc.dtype))
+    fence_async_shared()
+    tma_store(c_desc, [col, row] if plan.swapped else [row, col], buffer)

@@ -10,6 +10,7 @@ from autoswizzle.kernels.wgmma_parts import (
     accumulators,
     advance,
     allocate_ring,
+    allocate_stores,
     in_flight,
     load_step,
     make_barriers,
@@ -28,9 +29,7 @@ def pipelined(a_desc, b_desc, tail_desc, c_desc, counter, m, n, k, group_size, p
     """
     let_the_next_launch_begin()
     a_s, b_s = allocate_ring(a_desc, b_desc, tail_desc, plan)
-    c_s = gl.allocate_shared_memory(
-        c_desc.dtype, [plan.stores, plan.rows, plan.store_n], c_desc.layout
-    )
+    c_s = allocate_stores(c_desc, plan.stores)
     full = make_barriers(plan.stages, 1)
     fence_async_shared()
     shape = (m, n, k, group_size)

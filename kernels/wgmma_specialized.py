@@ -18,6 +18,7 @@ from autoswizzle.kernels.wgmma_parts import (
     accumulators,
     advance,
     allocate_ring,
+    allocate_stores,
     before,
     in_flight,
     load_step,
@@ -46,9 +47,7 @@ def specialized(
     let_the_next_launch_begin()
     a_s, b_s = allocate_ring(a_desc, b_desc, tail_desc, plan)
     consumers: gl.constexpr = max(plan.shares, plan.alternate)
-    c_s = gl.allocate_shared_memory(
-        c_desc.dtype, [consumers * plan.stores, plan.rows, plan.store_n], c_desc.layout
-    )
+    c_s = allocate_stores(c_desc, consumers * plan.stores)
     full = make_barriers(plan.stages, 1)
     empty = make_barriers(plan.stages, plan.shares)
     turn = make_barriers(plan.alternate, 1)

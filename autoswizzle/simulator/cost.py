@@ -15,7 +15,7 @@ from autoswizzle.config import GemmConfig
 from autoswizzle.hardware import WARP_SIZE, Gpu
 from autoswizzle.problem import ALIGNMENT, GemmProblem
 from autoswizzle.simulator.resources import copies_asynchronously, uses_wgmma
-from autoswizzle.space import cluster_size, grid, pieces, tail
+from autoswizzle.space import cluster_size, grid, multiplied, pieces, tail
 
 SPECIALIZED = ("wgmma", "multicast")  # kernels whose warps are split, whose block_n is of pieces
 MMA_SYNC_SHARE = 0.6  # of what wgmma reaches, on GPUs that have it
@@ -231,20 +231,21 @@ def _step(config: GemmConfig, problem: GemmProblem, gpu: Gpu, fitted: Coefficien
         flops = 2 * (1 + config.block_m) * config.block_n * config.block_k
         return flops * gpu.num_sms / (gpu.rates.tflops("fp32") * 1e6)
     share = gpu.sustained.peak_share * _share(config, fitted)
+    rows, columns = multiplied(config)
     if uses_wgmma(config, problem, gpu):
-        widths = pieces(config) if config.kernel in SPECIALIZED else (config.block_n,)
+        widths = pieces(config) if config.kernel in SPECIALIZED else (columns,)
         # B once per 64 rows of A
-        products = [(width, config.block_m * (1 + width / 64)) for width in widths]
+        products = [(width, rows * (1 + width / 64)) for width in widths]
     else:
         share *= MMA_SYNC_SHARE if gpu.capability == 90 else 1.0
         # skinny loads its operands to registers
-        read = 0 if config.kernel == "skinny" else config.block_m + config.block_n
-        products = [(config.block_n, read * math.sqrt(config.num_warps))]
+        read = 0 if config.kernel == "skinny" else rows + columns
+        products = [(columns, read * math.sqrt(config.num_warps))]
     shared_bytes_per_us = SHARED_BYTES_PER_FLOP[gpu.capability] * gpu.rates.tflops("fp16") * 1e6
     flops_per_us = share * gpu.rates.tflops(problem.rate) * 1e6
 
     def product(columns: int, shared_elements: float) -> float:
-        flops = 2 * config.block_m * columns * config.block_k
+        flops = 2 * rows * columns * config.block_k
         shared_bytes = shared_elements * config.block_k * problem.itemsize
         return max(flops / flops_per_us, shared_bytes / shared_bytes_per_us)
 

@@ -104,10 +104,11 @@ FAMILIES: Mapping[str, Family] = {
             "epilogue_subtile": (1, 2, 3, 4, 5, 6),
             "split_k": (1, 2, 3, 4, 6, 8),
             "stream_k": (False, True),
+            "swap_ab": (False, True),
             "warp_specialize": WARP_SPECIALIZE,
             "padded": (False, True),
         },
-        rules=(*WGMMA_RULES, rules.wgmma_split),
+        rules=(*WGMMA_RULES, rules.wgmma_swap, rules.wgmma_split),
     ),
     "multicast": Family(
         capabilities=(90,),

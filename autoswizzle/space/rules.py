@@ -42,13 +42,19 @@ def cluster_size(config: GemmConfig) -> int:
     return config.cluster_m * config.cluster_n
 
 
+def multiplied(config: GemmConfig) -> tuple[int, int]:
+    """Rows and columns of a tile as wgmma multiplies it: of swap_ab, the tile's transpose."""
+    tile = config.block_m, config.block_n
+    return tile[::-1] if config.swap_ab else tile
+
+
 def pieces(config: GemmConfig) -> tuple[int, ...]:
-    """Powers of two that block_n of a wgmma kernel is made of, the wider first: the products of a
-    k step. Three consumers have registers for 128 columns at once.
+    """Powers of two that the columns of a wgmma tile are made of, the wider first: the products of
+    a k step. Three consumers have registers for 128 columns at once.
     """
-    widest = 128 if consumers(config) == 3 else 256
-    first = min(widest, 1 << (config.block_n.bit_length() - 1))
-    return (first,) if first == config.block_n else (first, config.block_n - first)
+    _, columns = multiplied(config)
+    first = min(128 if consumers(config) == 3 else 256, 1 << (columns.bit_length() - 1))
+    return (first,) if first == columns else (first, columns - first)
 
 
 def consumers(config: GemmConfig) -> int:
@@ -60,7 +66,8 @@ def consumers(config: GemmConfig) -> int:
 
 def row_strips(config: GemmConfig) -> int:
     """Strips of 64 rows that one consumer of a wgmma kernel makes 192 rows of, else 1."""
-    return 3 if config.block_m == 192 and config.warp_specialize == "pingpong" else 1
+    rows, _ = multiplied(config)
+    return 3 if rows == 192 and config.warp_specialize == "pingpong" else 1
 
 
 def tail(config: GemmConfig, problem: GemmProblem, num_sms: int) -> tuple[int, int, int]:
@@ -200,24 +207,40 @@ def wgmma_step(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None
 
 
 def wgmma_tile(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
-    """A block_n of 96, 160 or 192 is made of 64 or 128 columns and the rest, one of 256 for three
-    consumers of twice 128; slices must not straddle the two.
+    """96, 160 or 192 columns are made of 64 or 128 and the rest, 256 for three consumers of twice
+    128; slices must not straddle the two.
     """
-    if config.block_m not in (64, 128, 192, 256):
-        return f"{config.kernel} needs block_m 64, 128, 192 or 256, got {config.block_m}"
-    if config.block_n not in SLICES:
-        return (
-            f"{config.kernel} needs block_n in {', '.join(map(str, SLICES))}, got {config.block_n}"
-        )
+    down, across = ("block_n", "block_m") if config.swap_ab else ("block_m", "block_n")
+    rows, columns = multiplied(config)
+    if rows not in (64, 128, 192, 256):
+        return f"{config.kernel} needs {down} 64, 128, 192 or 256, got {rows}"
+    if columns not in SLICES:
+        return f"{config.kernel} needs {across} in {', '.join(map(str, SLICES))}, got {columns}"
     least = pieces(config)[-1]
-    slices = tuple(n for n in SLICES[config.block_n] if least % (config.block_n // n) == 0)
+    slices = tuple(n for n in SLICES[columns] if least % (columns // n) == 0)
     if config.epilogue_subtile not in slices:
         return (
-            f"{config.kernel} needs epilogue_subtile in {slices} for block_n {config.block_n}, got "
+            f"{config.kernel} needs epilogue_subtile in {slices} for {across} {columns}, got "
             f"{config.epilogue_subtile}"
         )
     if not 2 <= config.num_stages <= 8:
         return f"{config.kernel} needs num_stages in 2..8, got {config.num_stages}"
+    return None
+
+
+def wgmma_swap(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | None:
+    """Tiles 192 columns wide have no narrow products when their transpose is multiplied; of other
+    widths, those of the transposed problem do the same.
+    """
+    if not config.swap_ab:
+        return None
+    if (config.block_n, config.warp_specialize) != (192, "pingpong"):
+        return (
+            f"{config.kernel} needs block_n 192 and warp_specialize pingpong for swap_ab, got "
+            f"{config.block_n} and {config.warp_specialize}"
+        )
+    if problem.itemsize != 2:
+        return f"{config.kernel} needs a dtype of 16 bits for swap_ab, got {problem.dtype}"
     return None
 
 
@@ -281,19 +304,20 @@ def wgmma_warps(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | Non
         return f"{config.kernel} needs num_warps 4 or 8, got {config.num_warps}"
     if config.warp_specialize == "pingpong" and config.num_warps != 4:
         return f"{config.kernel} needs num_warps 4 for pingpong, got {config.num_warps}"
-    if config.block_m == 192 and (config.num_warps != 4 or config.warp_specialize == "none"):
+    height, width = multiplied(config)
+    if height == 192 and (config.num_warps != 4 or config.warp_specialize == "none"):
         return (
             f"{config.kernel} needs num_warps 4 and warp_specialize cooperative or pingpong for "
             f"block_m 192, got {config.num_warps} and {config.warp_specialize}"
         )
     shares = consumers(config) if config.warp_specialize == "cooperative" else 1
-    rows = config.block_m // shares
+    rows = height // shares
     if rows < 16 * config.num_warps:
         return (
             f"{config.kernel} needs 64 rows for every 4 warps, got {rows} rows for "
             f"{config.num_warps} warps"
         )
-    held = rows * config.block_n // (32 * config.num_warps)
+    held = rows * width // (32 * config.num_warps)
     # Without spills, ptxas 12.8: unspecialised warps and three consumers have fewer registers.
     limit = 128 if config.warp_specialize == "none" or shares == 3 else 192
     if held > limit:

@@ -115,6 +115,28 @@ def shared_last_waves() -> list[tuple[GemmConfig, GemmProblem, str]]:
     return cases
 
 
+def swapped() -> list[tuple[GemmConfig, GemmProblem, str]]:
+    """C's transpose is multiplied: every dtype and layout, extents, way of handing out tiles."""
+    cases = []
+    tiles = [("pingpong", 4, m, 192, slices, 4) for m, slices in ((128, 4), (64, 1), (96, 3))]
+    for dtype, layout, tile in itertools.product(("bf16", "fp16"), ("nn", "nt", "tn", "tt"), tiles):
+        problem = GemmProblem(1000, 520, 328, dtype, layout, aligned=True)
+        cases.append((config_of(tile, swap_ab=True), problem, "bound"))
+    for place, (extents, tile) in enumerate(itertools.product(SHAPES, tiles)):
+        problem = GemmProblem(*extents, "bf16", ("nn", "nt", "tn", "tt")[place % 4], aligned=True)
+        scheduling = ("static", "dynamic")[place % 2]
+        swizzle = SWIZZLES[place % len(SWIZZLES)]
+        config = config_of(tile, swap_ab=True, swizzle=swizzle, scheduling=scheduling)
+        cases.append((config, problem, "exact"))
+    tile = tiles[0]
+    problem = GemmProblem(2000, 3000, 400, "bf16", "nt", aligned=True)
+    cases.append((config_of(tile, swap_ab=True, scheduling="dynamic"), problem, "overlap"))
+    for layout, check in (("nt", "exact"), ("nn", "overlap"), ("tn", "bound")):
+        problem = GemmProblem(14 * 128 - 5, 11 * 192 - 8, 3000, "bf16", layout, aligned=True)
+        cases.append((config_of(tile, swap_ab=True, stream_k=True), problem, check))
+    return cases
+
+
 def overlapping() -> list[tuple[GemmConfig, GemmProblem, str]]:
     problem = GemmProblem(2000, 3000, 400, "bf16", "nt", aligned=True)
     return [
@@ -140,7 +162,7 @@ def split() -> list[tuple[GemmConfig, GemmProblem, str]]:
 def cases(wgmma_runner: ModuleType) -> list[tuple[GemmConfig, GemmProblem, str]]:
     return [
         *layouts_in_full(), *other_choices(wgmma_runner.pairwise), *split(), *shared_last_waves(),
-        *overlapping(),
+        *overlapping(), *swapped(),
     ]  # fmt: skip
 
 

@@ -24,6 +24,7 @@ BASE = GemmConfig(
 )  # fmt: skip
 PINGPONG = replace(BASE, block_n=128, epilogue_subtile=2, warp_specialize="pingpong")
 PIPELINED = replace(BASE, num_warps=8, num_stages=3, warp_specialize="none")
+SWAPPED = replace(PINGPONG, block_n=192, epilogue_subtile=4, swap_ab=True)
 TF32 = replace(BASE, block_n=128, block_k=32)
 
 # (problem, configuration): together every layout, dtype, way to split the warps, scheduling, and
@@ -49,6 +50,10 @@ SPREAD = [
     ("8192x4096x14336:bf16:nn", replace(BASE, block_m=192, num_stages=3, stream_k=True)),
     ("8192x4096x14336:bf16:nt", replace(BASE, block_m=256, block_n=192, num_stages=3,
                                         epilogue_subtile=6, stream_k=True)),
+    ("4096x4096x4096:bf16:nt", SWAPPED),
+    ("4096x4096x4096:fp16:nn", replace(SWAPPED, block_m=64, epilogue_subtile=2, swizzle="row")),
+    ("4096x4096x4096:bf16:tt", replace(SWAPPED, epilogue_subtile=8, scheduling="dynamic")),
+    ("8192x8192x4096:bf16:tn", replace(SWAPPED, block_m=96, epilogue_subtile=3, stream_k=True)),
     ("1024x1024x16384:bf16:nt", replace(BASE, split_k=4)),
     ("1024x1024x16384:bf16:tn", replace(BASE, num_warps=8, split_k=3, scheduling="dynamic")),
     ("4096x4096x4096:bf16:tt", replace(PIPELINED, swizzle="xor")),
@@ -76,6 +81,8 @@ def test_fast_code(text: str, config: GemmConfig, machine_code: Any) -> None:
     ptx = code["ptx"]
     for needed in ("wgmma.mma_async", "cp.async.bulk.tensor.2d.shared", "stmatrix"):
         assert (needed in ptx) == (needed != "stmatrix" or problem.dtype != "fp32"), needed
+    turned = re.findall(r"stmatrix\S*\.trans\S*", ptx)  # as C's transpose is stored
+    assert len(turned) == (len(re.findall("stmatrix", ptx)) if config.swap_ab else 0)
     assert "cp.async.bulk.tensor.2d.global.shared" in ptx
     assert ("setmaxnreg" in ptx) == specialized
     taken = re.search(r"atom\.global\.gpu\.relaxed\.(?:gpu\.)?add", ptx)  # the next tile
@@ -88,6 +95,9 @@ def test_one_binary_for_all_extents_and_group_sizes() -> None:
     first = compiled(BASE, GemmProblem(4096, 4096, 4096, "bf16", "nt"), H200)
     other = GemmProblem(1, 24, 16, "bf16", "nt")
     assert compiled(replace(BASE, group_size=1), other, H200).hash == first.hash
+
+
+of_192 = {"block_n": 192, "warp_specialize": "pingpong"}
 
 
 @pytest.mark.parametrize(
@@ -107,6 +117,22 @@ def test_one_binary_for_all_extents_and_group_sizes() -> None:
         ("4096x4096x4096:bf16:nt", {"block_n": 112}, "block_n in 32, 64"),
         ("4096x4096x4096:bf16:nt", {"block_n": 192}, "epilogue_subtile in (3, 6)"),
         ("4096x4096x4096:bf16:nt", {"epilogue_subtile": 3}, "epilogue_subtile in (1, 2, 4, 8)"),
+        ("4096x4096x4096:bf16:nt", {"swap_ab": True}, "block_n 192 and warp_specialize pingpong"),
+        (
+            "4096x4096x4096:fp32:nt:tf32",
+            {**of_192, "block_k": 32, "swap_ab": True},
+            "16 bits for swap_ab",
+        ),
+        (
+            "4096x4096x4096:bf16:nt",
+            {**of_192, "epilogue_subtile": 3, "swap_ab": True},
+            "epilogue_subtile in (1, 2, 4, 8) for block_m 128",
+        ),
+        (
+            "4096x4096x4096:bf16:nt",
+            {**of_192, "block_m": 256, "swap_ab": True},
+            "192 accumulators a thread, got 384",
+        ),
         ("4096x4096x4096:bf16:nt", {"num_stages": 1}, "num_stages in 2..8"),
         ("4096x4096x4096:bf16:nt", {"num_warps": 2}, "num_warps 4 or 8"),
         ("4096x4096x4096:bf16:nt", {"block_m": 64}, "64 rows for every 4 warps"),
