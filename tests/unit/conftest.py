@@ -63,6 +63,12 @@ def h200():
     return find_gpu("H200")
 
 
+@pytest.fixture(params=["A100-80GB", "A10", "L4", "H200", "B200", "RTX 5080"])
+def target(request):
+    """A GPU of each capability that kernels are compiled for: sm_80, 86, 89, 90, 100, 120."""
+    return find_gpu(request.param)
+
+
 @pytest.fixture
 def entry_for(h200):
     """Builds a measured entry: entry_for("64x128x256:fp16:nn", ratio=1.1, ...)."""

@@ -22,7 +22,6 @@ from autoswizzle.simulator.resources import estimate
 from autoswizzle.space import branches, candidates, why_illegal
 
 H200 = find_gpu("H200")
-GPUS = {80: "A100-80GB", 86: "A10", 89: "L4", 90: "H200", 100: "B200", 120: "RTX 5080"}
 FEW = GemmProblem(8, 4096, 4096, "bf16", "nt")
 SKINNY = GemmConfig("skinny", block_m=8, block_n=16, block_k=512, num_warps=4, swizzle="row")
 SPREAD = [
@@ -133,15 +132,13 @@ def test_products_are_exact_and_whole_on_numpy(gluon_on_numpy, n, block_n, k):
 
 
 @pytest.mark.kernel
-@pytest.mark.parametrize("capability", GPUS)
-def test_the_code_loads_16_bytes_at_once_and_spills_nothing(capability):
-    gpu = find_gpu(GPUS[capability])
+def test_the_code_loads_16_bytes_at_once_and_spills_nothing(target):
     for problem, changes in SPREAD:
         config = replace(SKINNY, **changes)
-        assert why_illegal(config, problem, gpu) is None
-        resources = compile_for(config, problem, gpu)
+        assert why_illegal(config, problem, target) is None
+        resources = compile_for(config, problem, target)
         assert resources.spill_bytes == 0, config
-        ptx = compiled(config, problem, gpu).asm["ptx"]
+        ptx = compiled(config, problem, target).asm["ptx"]
         loads = re.findall(r"ld\.global\S*", ptx)
         b_loads = [load for load in loads if ".cg" in load]
         run = config.block_k // config.num_warps
@@ -153,7 +150,7 @@ def test_the_code_loads_16_bytes_at_once_and_spills_nothing(capability):
         assert len(products) == 2 * config.block_n * config.block_m * run // (16 * 8 * 16)
         assert "cp.async" not in ptx
         assert "shfl" not in ptx
-        assert ("griddepcontrol.wait" in ptx) == (capability >= 90)
+        assert ("griddepcontrol.wait" in ptx) == (target.capability >= 90)
 
 
 @pytest.mark.kernel
