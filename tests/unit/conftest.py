@@ -37,8 +37,9 @@ def _beside(name):
     return module
 
 
-sharing, stored_search, fake_laboratory, machine_code, gluon_on_numpy = map(
-    _beside, ("sharing", "stored_search", "fake_laboratory", "machine_code", "gluon_on_numpy")
+sharing, stored_search, fake_laboratory, machine_code, gluon_on_numpy, few_rows = map(
+    _beside,
+    ("sharing", "stored_search", "fake_laboratory", "machine_code", "gluon_on_numpy", "few_rows"),
 )
 
 
