@@ -16,6 +16,7 @@ from autoswizzle.cache.entry import CacheEntry
 from autoswizzle.cache.key import key_for
 from autoswizzle.cache.store import export_entries
 from autoswizzle.config import TORCH, GemmConfig
+from autoswizzle.errors import CacheError
 from autoswizzle.hardware import find_gpu
 from autoswizzle.problem import GemmProblem
 
@@ -27,10 +28,11 @@ def main() -> None:
     options = parser.parse_args()
     for path in options.results:
         made = json.loads(path.read_text())
-        rows = [row for row in made["rows"] if "error" not in row]
-        print(
-            path, export_entries(options.target, [entry_of(row, made) for row in rows]), "entries"
-        )
+        entries = [entry_of(row, made) for row in made["rows"] if "error" not in row]
+        try:
+            print(path, export_entries(options.target, entries), "entries")
+        except CacheError as error:
+            raise SystemExit(str(error)) from None
 
 
 def entry_of(row: dict[str, Any], made: dict[str, Any]) -> CacheEntry:
