@@ -9,14 +9,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from record import results_file
+from record import add_entries, results_file
 
 from autoswizzle import kernels
 from autoswizzle.cache.entry import CacheEntry
 from autoswizzle.cache.key import key_for
-from autoswizzle.cache.store import export_entries
 from autoswizzle.config import TORCH, GemmConfig
-from autoswizzle.errors import CacheError
 from autoswizzle.hardware import find_gpu
 from autoswizzle.problem import GemmProblem
 
@@ -29,10 +27,7 @@ def main() -> None:
     for path in options.results:
         made = json.loads(path.read_text())
         entries = [entry_of(row, made) for row in made["rows"] if "error" not in row]
-        try:
-            print(path, export_entries(options.target, entries), "entries")
-        except CacheError as error:
-            raise SystemExit(str(error)) from None
+        print(path, add_entries(options.target, entries), "entries")
 
 
 def entry_of(row: dict[str, Any], made: dict[str, Any]) -> CacheEntry:
