@@ -23,10 +23,9 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from record import Winners, fastest_of, folder_of, results_file, stamp, write
+from record import Winners, add_entries, fastest_of, folder_of, results_file, stamp, write
 from suite import large, suite
 
-from autoswizzle.cache.store import export_entries
 from autoswizzle.calibration import calibrated
 from autoswizzle.config import TORCH, GemmConfig
 from autoswizzle.errors import TuneError
@@ -95,7 +94,7 @@ def main() -> None:
                 fastest = GemmConfig.from_dict(row["config"])
                 row["own"] = own_clocks(laboratory, problem, fastest, options.own_ms)
                 if options.entries is not None:
-                    export_entries(options.entries, [entry_of(problem, laboratory, found)])
+                    add_entries(options.entries, [entry_of(problem, laboratory, found)])
             except TuneError as error:
                 row = {"problem": str(problem), "error": str(error)}
             rows[str(problem)] = row

@@ -8,7 +8,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from autoswizzle.cache.entry import CacheEntry
+from autoswizzle.cache.store import export_entries
 from autoswizzle.config import GemmConfig
+from autoswizzle.errors import CacheError
 from autoswizzle.hardware import Gpu
 from autoswizzle.problem import GemmProblem
 from autoswizzle.search.finals import Final
@@ -55,6 +58,14 @@ def results_file(text: str) -> Path:
     if not path.is_file():
         raise ArgumentTypeError(f"results must be a file, got {text}")
     return path
+
+
+def add_entries(target: Path, entries: Sequence[CacheEntry]) -> int:
+    """How many entries a cache file holds with these; ends the program where it is no cache file."""
+    try:
+        return export_entries(target, entries)
+    except CacheError as error:
+        raise SystemExit(str(error)) from None
 
 
 class Winners:

@@ -9,12 +9,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from record import results_file
+from record import add_entries, results_file
 
 from autoswizzle import kernels
 from autoswizzle.cache.entry import CacheEntry
 from autoswizzle.cache.key import key_for
-from autoswizzle.cache.store import export_entries
 from autoswizzle.config import TORCH, GemmConfig
 from autoswizzle.hardware import find_gpu
 from autoswizzle.problem import GemmProblem
@@ -27,10 +26,8 @@ def main() -> None:
     options = parser.parse_args()
     for path in options.results:
         made = json.loads(path.read_text())
-        rows = [row for row in made["rows"] if "error" not in row]
-        print(
-            path, export_entries(options.target, [entry_of(row, made) for row in rows]), "entries"
-        )
+        entries = [entry_of(row, made) for row in made["rows"] if "error" not in row]
+        print(path, add_entries(options.target, entries), "entries")
 
 
 def entry_of(row: dict[str, Any], made: dict[str, Any]) -> CacheEntry:

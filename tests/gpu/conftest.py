@@ -1,5 +1,6 @@
 """GPU tests: marked and, without a GPU, skipped with the reason."""
 
+import os
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -19,6 +20,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.gpu)
         if not torch.cuda.is_available():
             item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def side_by_side() -> bool:
+    """Whether pytest-xdist runs the tests: its workers compile side by side anyway."""
+    return "PYTEST_XDIST_WORKER" in os.environ
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -258,10 +257,10 @@ CASES = [
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _compile_ahead():
+def _compile_ahead(side_by_side):
     """Compile and load every case in parallel, so that the tests find them ready."""
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        return  # the workers compile side by side
+    if side_by_side:
+        return
     cases = [case for case in CASES if legal(case.config, case.problem)]
     with ThreadPoolExecutor(16) as pool:
         plain = [case for case in cases if not case.config.padded]

@@ -1,6 +1,5 @@
 """Every order on every grid up to 40 x 40 and some large ones: device and host agree."""
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -52,10 +51,10 @@ def sizes(swizzle):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _compile_ahead():
+def _compile_ahead(side_by_side):
     """Compile every order in parallel."""
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        return  # the workers compile side by side
+    if side_by_side:
+        return
     kinds = {
         (swizzle, size, log)
         for swizzle in SWIZZLES

@@ -37,8 +37,9 @@ def _beside(name):
     return module
 
 
-sharing, stored_search, fake_laboratory, machine_code, gluon_on_numpy = map(
-    _beside, ("sharing", "stored_search", "fake_laboratory", "machine_code", "gluon_on_numpy")
+sharing, stored_search, fake_laboratory, machine_code, gluon_on_numpy, few_rows = map(
+    _beside,
+    ("sharing", "stored_search", "fake_laboratory", "machine_code", "gluon_on_numpy", "few_rows"),
 )
 
 
@@ -61,6 +62,12 @@ def load(monkeypatch):
 @pytest.fixture
 def h200():
     return find_gpu("H200")
+
+
+@pytest.fixture(params=["A100-80GB", "A10", "L4", "H200", "B200", "RTX 5080"])
+def target(request):
+    """A GPU of each capability that kernels are compiled for: sm_80, 86, 89, 90, 100, 120."""
+    return find_gpu(request.param)
 
 
 @pytest.fixture

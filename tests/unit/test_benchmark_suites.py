@@ -1,6 +1,7 @@
 """The benchmarks that search, on a laboratory that answers from formulas."""
 
 import json
+import re
 import shutil
 import sys
 from dataclasses import replace
@@ -72,6 +73,15 @@ def test_the_suite_is_resumed_and_shipped(run, load, fake_laboratory, monkeypatc
         configs = {str(entry.key.problem): entry.config for entry in read_entries(file)[0]}
         expected = [fake_laboratory.winner(PROBLEMS[0]), fake_laboratory.winner(PROBLEMS[1]), TORCH]
         assert configs == dict(zip(texts, expected, strict=True))
+
+
+def test_a_target_that_is_no_cache_file_is_told_in_one_line(load, monkeypatch, tmp_path):
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps({"rows": []}))
+    monkeypatch.setattr(sys, "argv", ["ship.py", str(path), str(path)])
+    with pytest.raises(SystemExit, match=rf"^cannot add to {re.escape(str(path))}: .+$"):
+        load("ship").main()
+    assert json.loads(path.read_text()) == {"rows": []}
 
 
 def test_known_winners_are_tried_first(run, fake_laboratory, tmp_path):

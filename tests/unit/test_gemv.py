@@ -7,15 +7,11 @@ import pytest
 
 from autoswizzle.config import GemmConfig
 from autoswizzle.hardware import find_gpu
-from autoswizzle.kernels import compile_for
-from autoswizzle.kernels.offline import compiled
 from autoswizzle.problem import GemmProblem
 from autoswizzle.simulator.ranking import predict, shortlist
-from autoswizzle.simulator.resources import estimate
 from autoswizzle.space import branches, candidates, why_illegal
 
 H200 = find_gpu("H200")
-GPUS = {80: "A100-80GB", 86: "A10", 89: "L4", 90: "H200", 100: "B200", 120: "RTX 5080"}
 ROW = GemmProblem(1, 4096, 4096, "bf16", "nt")
 GEMV = GemmConfig("gemv", block_m=1, block_n=4, block_k=1024, num_warps=4, swizzle="row")
 SPREAD = [
@@ -64,29 +60,21 @@ def test_only_problems_of_few_rows_have_it_in_their_space():
 
 
 @pytest.mark.kernel
-@pytest.mark.parametrize("capability", GPUS)
-def test_the_code_loads_16_bytes_at_once_and_spills_nothing(capability):
-    gpu = find_gpu(GPUS[capability])
+def test_the_code_loads_16_bytes_at_once_and_spills_nothing(few_rows, target):
     for problem, changes in SPREAD:
-        config = replace(GEMV, **changes)
-        assert why_illegal(config, problem, gpu) is None
-        resources = compile_for(config, problem, gpu)
-        assert resources.spill_bytes <= (4 if capability == 100 else 0)  # a register, ptxas 13.4
-        ptx = compiled(config, problem, gpu).asm["ptx"]
+        resources, ptx = few_rows.code(replace(GEMV, **changes), problem, target)
+        allowed = 4 if target.capability == 100 else 0  # a register, ptxas 13.4
+        assert resources.spill_bytes <= allowed
         assert re.search(r"ld\.global\.(?:L\S+\.)?v4\.b32", ptx)
         assert "fma.rn.f32" in ptx
         assert not re.search(r"mma\.|cp\.async", ptx)
-        assert ("griddepcontrol.wait" in ptx) == (capability >= 90)
 
 
 @pytest.mark.kernel
-def test_estimated_resources_are_near_the_compiled_ones():
+def test_estimated_resources_are_near_the_compiled_ones(few_rows):
     for problem, changes in SPREAD:
-        config = replace(GEMV, **changes)
-        found, real = estimate(config, problem, H200), compile_for(config, problem, H200)
-        assert found.registers == pytest.approx(real.registers, rel=0.35), config
-        assert abs(found.shared_bytes - real.shared_bytes) <= 4096
-        assert found.num_warps == real.num_warps
+        found, real = few_rows.shared_bytes(replace(GEMV, **changes), problem, H200)
+        assert abs(found - real) <= 4096
 
 
 def test_its_time_is_that_of_reading_b():

@@ -16,7 +16,6 @@ from autoswizzle.problem import GemmProblem
 from autoswizzle.simulator.resources import estimate
 from autoswizzle.space import candidates, why_illegal
 
-GPUS = {80: "A100-80GB", 86: "A10", 89: "L4", 90: "H200", 100: "B200", 120: "RTX 5080"}
 DECODE = GemmProblem(16, 4096, 4096, "bf16", "nt")
 SPLIT = GemmConfig(block_m=16, block_n=64, block_k=128, num_stages=4, split_k=4)
 
@@ -72,29 +71,26 @@ def test_large_grids_are_not_split():
 
 
 @pytest.mark.kernel
-@pytest.mark.parametrize("capability", GPUS)
-def test_sums_are_released_and_acquired(capability):
-    gpu = find_gpu(GPUS[capability])
+def test_sums_are_released_and_acquired(target):
     for problem in (DECODE, GemmProblem(33, 77, 1001, "fp16", "tn")):
         config = replace(SPLIT, block_k=64)
-        assert why_illegal(config, problem, gpu) is None
-        assert compile_for(config, problem, gpu).spill_bytes == 0
-        ptx = compiled(config, problem, gpu).asm["ptx"]
+        assert why_illegal(config, problem, target) is None
+        assert compile_for(config, problem, target).spill_bytes == 0
+        ptx = compiled(config, problem, target).asm["ptx"]
         assert re.search(r"atom\.global\.(?:gpu\.)?(?:release\.)?(?:gpu\.)?exch\.b64", ptx)
         assert "release" in ptx
         assert "acquire" in ptx
-    assert "exch" not in compiled(replace(SPLIT, split_k=1), DECODE, gpu).asm["ptx"]
+    assert "exch" not in compiled(replace(SPLIT, split_k=1), DECODE, target).asm["ptx"]
 
 
 @pytest.mark.kernel
-@pytest.mark.parametrize("capability", [80, 90, 100])
-def test_the_widest_sums_fit_and_are_foreseen(capability):
+@pytest.mark.parametrize("target", ["A100-80GB", "H200", "B200"], indirect=True)
+def test_the_widest_sums_fit_and_are_foreseen(target):
     """64 of a thread, beside those it adds: no spills, about the registers of the estimate."""
-    gpu = find_gpu(GPUS[capability])
     problem = GemmProblem(256, 1024, 8192, "bf16", "nt")
     for changes in ({"block_m": 64, "block_n": 128}, {"block_m": 128, "num_warps": 8}):
         config = replace(SPLIT, **{"block_n": 128, "block_k": 32, "num_stages": 3} | changes)
-        assert why_illegal(config, problem, gpu) is None
-        found = compile_for(config, problem, gpu)
+        assert why_illegal(config, problem, target) is None
+        found = compile_for(config, problem, target)
         assert found.spill_bytes == 0
-        assert abs(estimate(config, problem, gpu).registers - found.registers) <= 32
+        assert abs(estimate(config, problem, target).registers - found.registers) <= 32

@@ -1,6 +1,5 @@
 """Kernels compiled for GPUs that are not here: what must be in the code, and what it takes."""
 
-import gc
 import re
 from concurrent.futures import ThreadPoolExecutor
 
@@ -20,7 +19,6 @@ from autoswizzle.space import why_illegal
 
 pytestmark = pytest.mark.kernel
 
-GPUS = {80: "A100-80GB", 86: "A10", 89: "L4", 90: "H200", 100: "B200", 120: "RTX 5080"}
 MATRIX_UNIT = {90: r"wgmma\.mma_async", 100: r"tcgen05\.mma"}  # else mma.sync
 ASYNC_COPY = r"cp\.async\.c[ag]\.shared\.global"
 TENSOR_LOAD = r"cp\.async\.bulk\.tensor\S*\.shared::(?:cluster|cta)\.global"
@@ -46,38 +44,22 @@ TMA_SPREAD = [
 ]
 
 
-def candidates():
-    for capability, name in GPUS.items():
-        for problem, fields in SPREAD:
-            yield find_gpu(name), GemmProblem.parse(problem), GemmConfig(**fields)
-        if capability >= 90:
-            stages = {"num_stages": 2} if capability == 120 else {}  # 99 KiB a block
-            for problem, fields in TMA_SPREAD:
-                yield (
-                    find_gpu(name), GemmProblem.parse(problem), GemmConfig(**TMA, **stages)
-                    if not fields else GemmConfig(**{**TMA, **stages, **fields}),
-                )  # fmt: skip
+def spread(gpu):
+    """(configuration, problem): what gpu can run of both."""
+    for problem, fields in SPREAD:
+        yield GemmConfig(**fields), GemmProblem.parse(problem)
+    if gpu.capability >= 90:
+        stages = 2 if gpu.capability == 120 else 3  # 99 KiB a block
+        for problem, fields in TMA_SPREAD:
+            yield GemmConfig(**{**TMA, "num_stages": stages, **fields}), GemmProblem.parse(problem)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _compile_ahead():
-    """Compile the spread in parallel; the tests then find it in triton's cache.
-
-    Without collections, which let a second thread into CPython 3.11's parser (kernels.source).
-    """
-    gc.disable()
-    try:
-        with ThreadPoolExecutor(2) as pool:
-            list(pool.map(lambda case: compiled(case[2], case[1], case[0]), candidates()))
-    finally:
-        gc.enable()
+def test_the_code_is_what_the_gpu_is_fast_at(target):
+    for config, problem in spread(target):
+        check_code(config, problem, target)
 
 
-@pytest.mark.parametrize(
-    "case", list(candidates()), ids=lambda case: f"{case[0].capability}-{case[2]}-{case[1]}"
-)
-def test_the_code_is_what_the_gpu_is_fast_at(case):
-    gpu, problem, config = case
+def check_code(config, problem, gpu):
     assert why_illegal(config, problem, gpu) is None
     resources = compile_for(config, problem, gpu)
     assert resources.spill_bytes <= (16 if gpu.capability == 100 else 0)  # 4 registers, ptxas 13.4
