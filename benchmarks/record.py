@@ -61,7 +61,7 @@ def results_file(text: str) -> Path:
 
 
 def add_entries(target: Path, entries: Sequence[CacheEntry]) -> int:
-    """How many entries a cache file holds with these; ends the program where it is no cache file."""
+    """How many entries the cache file holds with these; where it is none, the program ends."""
     try:
         return export_entries(target, entries)
     except CacheError as error:

@@ -42,7 +42,7 @@ TILES = [
     ("pingpong", 4, 128, 192, 3, 4),
     ("pingpong", 4, 128, 128, 2, 5),
     ("pingpong", 4, 64, 256, 4, 4),
-    ("pingpong", 4, 192, 128, 4, 4),
+    ("pingpong", 4, 192, 128, 4, 5),
 ]
 CLUSTERS = [(2, 1), (1, 2)]
 # Ragged extents, with the second block of a cluster beyond the last row or column; one k step and

@@ -490,6 +490,10 @@ def load_kernels(fakes: dict[str, ModuleType]) -> dict[str, ModuleType]:
     return loaded
 
 
+STRIPED = ("strips", "swapped")  # of which the second stores the transpose of what it multiplies
+HEIGHTS = {"thirds": 6, "strips": 6, "swapped": 6}
+
+
 def multiply(
     extents: tuple[int, int, int], programs: int, seed: int, kind: str, stages: int,
     tail: bool = False, dynamic: bool = False, transposed: tuple[bool, bool] = (False, True),
@@ -507,15 +511,19 @@ def multiply(
     kernels = load_kernels(stand_ins(machine, programs, swizzle))
     kernels["wgmma_split"].SIDE = 2
     shares = {"cooperative": 2, "thirds": 3}.get(kind, 1)
+    strips = 3 if kind in STRIPED else 1
     pieces = (4, 2) if tail else (4,)
-    block_m, block_n, block_k = 6 if shares == 3 else 4, sum(pieces), 2
+    block_m, block_n, block_k = HEIGHTS.get(kind, 4), sum(pieces), 2
+    slices = block_n // 2 if tail or seed % 2 else 1
     plan = kernels["wgmma_parts"].Plan(
-        block_m=block_m, block_n=block_n, block_k=block_k, pieces=pieces, rows=block_m // shares,
-        shares=shares, alternate=2 if kind == "pingpong" else 1, warps=4, stages=stages,
-        step_bytes=(block_m + block_n) * block_k, store_n=2, stores=2, a_transposed=transposed[0],
-        b_transposed=transposed[1], instruction_k=16, precision=SimpleNamespace(value="ieee"),
-        swizzle=swizzle, log_side=0, dynamic=dynamic, divided=division is not None,
-        added=1 + seed % (block_n // 2), consumer_registers=240, producer_registers=24,
+        block_m=block_m, block_n=block_n, block_k=block_k, pieces=pieces,
+        rows=block_m // shares // strips, strips=strips, shares=shares,
+        alternate=2 if kind in ("pingpong", *STRIPED) else 1, warps=4, stages=stages,
+        step_bytes=(block_m + block_n) * block_k, store_n=block_n // slices,
+        stores=min(2, strips * slices), a_transposed=transposed[0], b_transposed=transposed[1],
+        instruction_k=16, precision=SimpleNamespace(value="ieee"), swizzle=swizzle, log_side=0,
+        dynamic=dynamic, divided=division is not None, added=1 + seed % slices,
+        consumer_registers=240, producer_registers=24, swapped=kind == "swapped",
     )  # fmt: skip
     height, width = (2 if along == dimension else 1 for dimension in (0, 1))
     plan = replace(
@@ -525,7 +533,7 @@ def multiply(
     )  # fmt: skip
     numbers = np.random.default_rng(seed)
     a, b = numbers.integers(-2, 3, (m, k)) * 1.0, numbers.integers(-2, 3, (k, n)) * 1.0
-    c = np.full((m, n), np.nan)
+    c = np.full((n, m) if plan.swapped else (m, n), np.nan)
 
     def operand(matrix: np.ndarray, block: list[int], swap: bool, split: int | None) -> Descriptor:
         if swap:
@@ -536,7 +544,7 @@ def multiply(
     a_desc = operand(a, [plan.rows, block_k], transposed[0], split_a)
     b_desc = operand(b, [block_k, plan.pieces[0]], transposed[1], split_b)
     tail_desc = operand(b, [block_k, plan.pieces[-1]], transposed[1], split_b)
-    c_desc = Descriptor(c, [plan.rows, plan.store_n], along)
+    c_desc = Descriptor(c, [plan.rows, plan.store_n][:: -1 if plan.swapped else 1], along)
     tiles = -(-m // block_m) * -(-n // block_n)
     whole, together, parts = division or (tiles, 1, 1)
     units = -(-(tiles - whole) // together) * parts
@@ -565,7 +573,7 @@ def multiply(
                 kernel(a_desc, b_desc, tail_desc, c_desc, *scratch, m, n, k, 2, *rest)
 
             machine.run(*(partial(block, rank) for rank in range(machine.blocks)))
-        np.testing.assert_array_equal(c, a @ b)
+        np.testing.assert_array_equal(c, (a @ b).T if plan.swapped else a @ b)
         assert (c_desc.writes == 1).all()
         if division is not None:
             assert np.isin(flags, [0, *came]).all(), "sums were left and not taken"
@@ -573,7 +581,7 @@ def multiply(
                 assert (flags == 0).sum() > (came == 0).sum(), "nothing was shared"
 
 
-KINDS = ("cooperative", "thirds", "pingpong", "whole", "none")
+KINDS = ("cooperative", "thirds", "pingpong", "whole", "none", *STRIPED)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -606,10 +614,10 @@ def test_split_k(kind: str, dynamic: bool) -> None:
         )  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["cooperative", "thirds", "pingpong", "whole"])
+@pytest.mark.parametrize("kind", ["cooperative", "thirds", "pingpong", "whole", *STRIPED])
 def test_a_shared_last_wave(kind: str) -> None:
     """After the waves of whole tiles, groups of tiles that programs share; the last is short."""
-    height = 6 if kind == "thirds" else 4
+    height = HEIGHTS.get(kind, 4)
     for seed, (together, parts) in enumerate(
         ((1, 2), (1, 5), (2, 3), (2, 5), (3, 4), (3, 7), (4, 5))
     ):
@@ -621,7 +629,7 @@ def test_a_shared_last_wave(kind: str) -> None:
             multiply(extents, programs, seed, kind, 3, division=(waves * programs, together, parts))
 
 
-SPECIALIZED = ("cooperative", "thirds", "pingpong", "whole")
+SPECIALIZED = ("cooperative", "thirds", "pingpong", "whole", "strips")
 
 
 @pytest.mark.parametrize("kind", SPECIALIZED)
