@@ -140,4 +140,4 @@ def finalists(measured: Sequence[Measurement], count: int, default: GemmConfig) 
 
 
 def _tile(config: GemmConfig) -> Hashable:
-    return config.kernel, config.tile, config.warp_specialize, config.stream_k
+    return config.kernel, config.tile, config.warp_specialize, config.stream_k, config.swap_ab

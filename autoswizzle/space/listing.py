@@ -62,7 +62,8 @@ def tiles(problem: GemmProblem, gpu: Gpu) -> Iterator[GemmConfig]:
             chosen = dict(zip(names, values, strict=True))
             slices = {1}
             if "epilogue_subtile" in tunables:
-                slices = {max(1, chosen["block_n"] // columns) for columns in SLICE_COLUMNS}
+                across = chosen["block_m" if chosen.get("swap_ab") else "block_n"]
+                slices = {max(1, across // columns) for columns in SLICE_COLUMNS}
             for count in sorted(slices):
                 tile = GemmConfig(kernel=kernel, **chosen, epilogue_subtile=count)
                 if why_illegal(tile, problem, gpu) is None:
