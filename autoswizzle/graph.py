@@ -4,8 +4,9 @@ Dynamo puts autoswizzle::matmul or autoswizzle::linear into its graph without lo
 Tracing below it runs _decided with fake tensors: a product that torch shall run becomes
 aten.matmul, as if autoswizzle were not there, so Inductor plans and fuses as ever and no call pays
 for it. Only a product with a tuned kernel becomes the opaque autoswizzle::mm, which decides on the
-real tensors it is given. The operators carry a fingerprint of what is tuned: torch keeps compiled
-graphs on disk, and one from before tuning must not be taken for one from after it.
+real tensors it is given; Inductor's code has a call in its place (inductor.py). The operators carry
+a fingerprint of what is tuned: torch keeps compiled graphs on disk, and one from before tuning must
+not be taken for one from after it.
 """
 
 import math
@@ -18,6 +19,7 @@ from autoswizzle import dispatch, operands
 from autoswizzle.autograd import gradients, save_operands
 from autoswizzle.dispatch import decide, dispatcher
 from autoswizzle.errors import UnavailableError
+from autoswizzle.inductor import lower
 from autoswizzle.operands import (
     DTYPES,
     is_regular,
@@ -57,6 +59,7 @@ _tuned._dynamo_marked_constant = True  # type: ignore[attr-defined]
 def _decided(a: torch.Tensor, b: torch.Tensor, tuned: str = "") -> torch.Tensor:
     if not _is_tuned(a, b):
         return torch_matmul(a, b)
+    lower(library.mm.default)
     product: torch.Tensor = _Tuned.apply(a.flatten(0, -2), b)  # type: ignore[no-untyped-call]
     if a.dim() == 2:
         return product

@@ -225,12 +225,18 @@ def product(plan: Plan, a: torch.Tensor, b: torch.Tensor, output: Output) -> tor
     return result
 
 
-def started(plan: Plan, output: Output, at_a: int, at_b: int) -> torch.Tensor | None:
-    """The product of operands of this plan at these addresses; None: launch it the long way."""
+def started(
+    plan: Plan, output: Output, at_a: int, at_b: int, out: torch.Tensor | None = None
+) -> torch.Tensor | None:
+    """The product of operands of this plan at these addresses; None: launch it the long way.
+
+    out: where it shall be, aligned and contiguous.
+    """
     launcher = plan.launcher
     if launcher is None or not launcher.direct or plan.device != _current_device():
         return None
-    out: torch.Tensor = _empty_strided_cuda(*output)
+    if out is None:
+        out = _empty_strided_cuda(*output)
     try:
         launcher.start(at_a, at_b, out.data_ptr())
     except torch.OutOfMemoryError:  # the long way says what to do without partial sums

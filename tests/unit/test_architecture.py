@@ -20,7 +20,7 @@ RANKS = [
     ("tuning", "dispatch", "order_bench", "smem_bench"),
     ("recall",),
     ("plans",),
-    ("autograd",),
+    ("autograd", "inductor"),
     ("graph",),
     ("ops",),
     ("layers",),
