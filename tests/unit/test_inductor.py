@@ -1,5 +1,7 @@
 """inductor.py: products in code that Inductor generates, with a stand-in for the kernels."""
 
+import shutil
+
 import pytest
 import torch
 from torch._inductor.utils import run_and_get_code
@@ -118,3 +120,31 @@ def test_what_inductor_does_not_compile_loads_nothing_of_it(tuned, monkeypatch):
     monkeypatch.delitem(inductor.sys.modules, "torch._inductor.lowering", raising=False)
     inductor.lower(torch.ops.autoswizzle.mm.default)
     assert "torch._inductor.lowering" not in inductor.sys.modules
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor's CPU code needs a C++ compiler")
+class TestAroundIt:
+    def test_what_surrounds_a_product_is_fused_as_ever(self, tuned, generated):
+        a, b = ints(16, 4), ints(16, 8)
+        result, code = generated(lambda a, b: (matmul(a.relu().t(), b) + 1).relu(), a, b)
+        assert torch.equal(result, (a.relu().t() @ b + 1).relu())
+        assert tuned.problems == ["4x8x16:fp32:tn"]  # as the graph was traced
+        assert CALL in code
+        assert code.count("async_compile.cpp_pybinding") == 2  # before it and after it
+
+    def test_a_folded_batch(self, tuned, generated):
+        a, b = ints(2, 3, 16), ints(16, 8)
+        result, code = generated(lambda a, b: matmul(a * 2, b).relu(), a, b)
+        assert torch.equal(result, (2 * a @ b).relu())
+        assert tuned.problems == ["6x8x16:fp32:nn"]
+        assert CALL in code
+
+    def test_a_wrapper_in_cpp_keeps_the_operator(self, tuned, generated):
+        from torch._inductor import config
+
+        a, b = ints(4, 16), ints(16, 8)
+        with config.patch(cpp_wrapper=True):
+            result, code = generated(matmul, a, b)
+        assert torch.equal(result, a @ b)
+        assert len(tuned.calls) == 1
+        assert CALL not in code
