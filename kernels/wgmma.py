@@ -65,20 +65,33 @@ def operands(
     plan: Plan, problem: GemmProblem, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor
 ) -> dict[str, Any]:
     """Descriptors and extents as the kernel multiplies: of plan.swapped, of C's transpose."""
-    dtype, out_dtype = GLUON_DTYPES[problem.dtype], GLUON_DTYPES[problem.out_dtype]
     turn = -1 if plan.swapped else 1
     (left, right), (m, n) = (("a", a), ("b", b))[::turn], (problem.m, problem.n)[::turn]
+    dtype, out_dtype = GLUON_DTYPES[problem.dtype], GLUON_DTYPES[problem.out_dtype]
+    below, beside = int(plan.along == 0), int(plan.along == 1)
 
-    def read(
-        operand: tuple[str, torch.Tensor], block: list[int], transposed: bool
+    def described(
+        operand: tuple[str, torch.Tensor],
+        block: list[int],
+        split: list[int],
+        dtype: gl.dtype,
+        transposed: bool,
     ) -> TensorDescriptor:
-        return descriptor(*operand, block[::turn], dtype, transposed != plan.swapped)
+        split = split[::turn] if plan.along >= 0 else []
+        return descriptor(*operand, block[::turn], dtype, transposed != plan.swapped, split)
 
+    def right_piece(columns: int) -> TensorDescriptor:
+        block = [plan.block_k, columns]
+        return described(right, block, [0, beside], dtype, plan.b_transposed)
+
+    rows = plan.rows
     return {
-        "a_desc": read(left, [plan.rows, plan.block_k], plan.a_transposed),
-        "b_desc": read(right, [plan.block_k, plan.pieces[0]], plan.b_transposed),
-        "tail_desc": read(right, [plan.block_k, plan.pieces[-1]], plan.b_transposed),
-        "c_desc": descriptor("out", out, [plan.rows, plan.store_n][::turn], out_dtype, False),
+        "a_desc": described(left, [rows, plan.block_k], [below, 0], dtype, plan.a_transposed),
+        "b_desc": right_piece(plan.pieces[0]),
+        "tail_desc": right_piece(plan.pieces[-1]),
+        "c_desc": described(
+            ("out", out), [rows, plan.store_n], [below, beside], out_dtype, plan.swapped
+        ),
         "m": m,
         "n": n,
         "k": problem.k,
@@ -128,9 +141,17 @@ def plan_of(config: GemmConfig, problem: GemmProblem) -> Plan:
 
 
 def descriptor(
-    name: str, tensor: torch.Tensor, block: list[int], dtype: gl.dtype, transposed: bool
+    name: str,
+    tensor: torch.Tensor,
+    block: list[int],
+    dtype: gl.dtype,
+    transposed: bool,
+    split: list[int],
 ) -> TensorDescriptor:
-    """A TMA descriptor of tensor as it is stored: its transpose if transposed."""
+    """A TMA descriptor of tensor as it is stored: its transpose if transposed.
+
+    split: of a cluster's block, 1 for the dimension that its thread blocks divide; else empty.
+    """
     turn = -1 if transposed else 1
     (height, width), (stride, inner_stride) = tensor.shape[::turn], tensor.stride()[::turn]
     unit = ALIGNMENT // tensor.itemsize
@@ -142,5 +163,6 @@ def descriptor(
             f"multiples of {ALIGNMENT} bytes for TMA, got strides {tuple(tensor.stride())}"
         )
     block = block[::turn]
-    layout = gl.NVMMASharedLayout.get_default_for(block, dtype)
+    blocks = {"cga_layout": [split[::turn]]} if split else {}
+    layout = gl.NVMMASharedLayout.get_default_for(block, dtype, **blocks)
     return TensorDescriptor(tensor, [height, width], [stride, 1], block, layout)

@@ -94,6 +94,23 @@ def other_choices(pairwise: Callable) -> list[Case]:
     return cases
 
 
+def swapped() -> list[Case]:
+    """C's transpose is multiplied: both clusters, every layout, extents and order."""
+    cases = []
+    tiles = [("pingpong", 4, m, 192, slices, 5) for m, slices in ((128, 4), (64, 1))]
+    for place, (cluster, tile, layout, dtype) in enumerate(
+        itertools.product(CLUSTERS, tiles, ("nn", "nt", "tn", "tt"), ("bf16", "fp16"))
+    ):
+        problem = GemmProblem(1000, 520, 328, dtype, layout, aligned=True)
+        cases.append((config_of(tile, cluster, swap_ab=True), problem, "bound"))
+        problem = GemmProblem(*SHAPES[place % len(SHAPES)], "bf16", layout, aligned=True)
+        swizzle = SWIZZLES[place % len(SWIZZLES)]
+        config = config_of(tile, cluster, swap_ab=True, swizzle=swizzle, num_stages=2 + place % 4)
+        cases.append((config, problem, "exact"))
+    problem = GemmProblem(2000, 3000, 400, "bf16", "nt", aligned=True)
+    return [*cases, (config_of(tiles[0], CLUSTERS[0], swap_ab=True), problem, "overlap")]
+
+
 def overlapping() -> list[Case]:
     problem = GemmProblem(2000, 3000, 400, "bf16", "nt", aligned=True)
     return [
@@ -120,7 +137,8 @@ def wide_steps_and_padded() -> list[Case]:
 def cases(wgmma_runner: ModuleType) -> list[Case]:
     pairwise = wgmma_runner.pairwise
     return [
-        *layouts_in_full(), *other_choices(pairwise), *overlapping(), *wide_steps_and_padded()
+        *layouts_in_full(), *other_choices(pairwise), *overlapping(), *wide_steps_and_padded(),
+        *swapped(),
     ]  # fmt: skip
 
 

@@ -55,6 +55,9 @@ SPREAD = [
     ("fp16:tn", pingpong(BESIDE, block_m=64, block_n=256, epilogue_subtile=4)),
     ("bf16:nt", pingpong(ABOVE, block_m=192, block_n=128, epilogue_subtile=4)),
     ("fp16:nn", pingpong(BESIDE, block_m=192, block_n=128, epilogue_subtile=2)),
+    ("bf16:nt", pingpong(ABOVE, num_stages=5, epilogue_subtile=4, swap_ab=True)),
+    ("fp16:nn", pingpong(BESIDE, block_m=64, epilogue_subtile=1, swap_ab=True)),
+    ("bf16:tt", pingpong(BESIDE, num_stages=5, epilogue_subtile=4, swap_ab=True)),
     ("bf16:nt", replace(ABOVE, num_warps=8)),
 ]  # fmt: skip
 
@@ -77,10 +80,17 @@ def test_fast_code(kind: str, config: GemmConfig) -> None:
     assert set(re.findall(r"wgmma\.mma_async\S*?\.(m64n\d+k16)", ptx)) == instructions
     check_loads(ptx, config, problem.layout)
     check_cluster_barriers(ptx)
-    rows = config.block_m // strips_of(config)
+    height, width = multiplied(config)
+    stored = height // strips_of(config), min(64, width // config.epilogue_subtile)
     boxes = [tuple(fact["block_size"]) for fact in kernel.metadata.tensordesc_meta]
-    stored = (rows, min(64, config.block_n // config.epilogue_subtile))
-    assert boxes[3] == stored, "a tensor map's box is a block's"
+    assert boxes[3] == (stored[::-1] if config.swap_ab else stored), "a tensor map's is a block's"
+
+
+def multiplied(config: GemmConfig) -> tuple[int, int]:
+    """Rows and columns of what is multiplied, a tile or its transpose."""
+    if config.swap_ab:
+        return config.block_n, config.block_m
+    return config.block_m, config.block_n
 
 
 def three_consumers(config: GemmConfig) -> bool:
@@ -89,27 +99,31 @@ def three_consumers(config: GemmConfig) -> bool:
 
 def strips_of(config: GemmConfig) -> int:
     """Parts that the rows of a tile are copied, multiplied and stored in."""
-    if config.block_m == 192:
+    if multiplied(config)[0] == 192:
         return 3
     return 1 if config.warp_specialize == "pingpong" or config.num_warps == 8 else 2
 
 
 def pieces_of(config: GemmConfig) -> list[int]:
     """Columns of a wgmma: of 192 rows two times 128, else 256 at most and a power of two."""
+    columns = multiplied(config)[1]
     return {
         96: [64, 32], 160: [128, 32], 192: [128, 64],
         256: [128, 128] if three_consumers(config) else [256],
-    }.get(config.block_n, [config.block_n])  # fmt: skip
+    }.get(columns, [columns])  # fmt: skip
 
 
 def check_loads(ptx: str, config: GemmConfig, layout: str) -> None:
-    """What both blocks read is multicast to both, by the first; a copy is 64 elements wide."""
-    rows = config.block_m // strips_of(config)
-    of_a = strips_of(config) * -(-(rows if layout[0] == "t" else config.block_k) // 64)
-    of_b = sum(
-        -(-(width if layout[1] == "n" else config.block_k) // 64) for width in pieces_of(config)
-    )
-    shared, own = (of_b, of_a) if config.cluster_m == 2 else (of_a, of_b)
+    """What both blocks read is multicast to both, by the first; a copy is 64 elements wide. a and b
+    are the factors of what is multiplied.
+    """
+    rows, along_rows = multiplied(config)[0] // strips_of(config), config.cluster_m == 2
+    by_rows, by_columns = layout[0] == "t", layout[1] == "n"
+    if config.swap_ab:
+        by_rows, by_columns, along_rows = by_columns, by_rows, not along_rows
+    of_a = strips_of(config) * -(-(rows if by_rows else config.block_k) // 64)
+    of_b = sum(-(-(width if by_columns else config.block_k) // 64) for width in pieces_of(config))
+    shared, own = (of_b, of_a) if along_rows else (of_a, of_b)
     copy = r"cp\.async\.bulk\.tensor\.2d\.shared::"
     assert len(re.findall(copy + "cta", ptx)) == own
     loads = re.findall(rf"@(%p\d+) {copy}cluster\S+multicast::cluster [^;]*, (%rs\d+);", ptx)

@@ -544,7 +544,11 @@ def multiply(
     a_desc = operand(a, [plan.rows, block_k], transposed[0], split_a)
     b_desc = operand(b, [block_k, plan.pieces[0]], transposed[1], split_b)
     tail_desc = operand(b, [block_k, plan.pieces[-1]], transposed[1], split_b)
-    c_desc = Descriptor(c, [plan.rows, plan.store_n][:: -1 if plan.swapped else 1], along)
+    if plan.swapped:
+        split_c = along if along is None else 1 - along
+        c_desc = Descriptor(c, [plan.store_n, plan.rows], split_c)
+    else:
+        c_desc = Descriptor(c, [plan.rows, plan.store_n], along)
     tiles = -(-m // block_m) * -(-n // block_n)
     whole, together, parts = division or (tiles, 1, 1)
     units = -(-(tiles - whole) // together) * parts
@@ -629,7 +633,7 @@ def test_a_shared_last_wave(kind: str) -> None:
             multiply(extents, programs, seed, kind, 3, division=(waves * programs, together, parts))
 
 
-SPECIALIZED = ("cooperative", "thirds", "pingpong", "whole", "strips")
+SPECIALIZED = ("cooperative", "thirds", "pingpong", "whole", *STRIPED)
 
 
 @pytest.mark.parametrize("kind", SPECIALIZED)
