@@ -6,7 +6,9 @@ What this takes of Inductor is private to torch: in a version not known here, pr
 operators.
 """
 
+import re
 import sys
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -18,17 +20,20 @@ from autoswizzle.plans import launch, plan_for, started
 from autoswizzle.problem import ALIGNMENT
 from autoswizzle.recall import MATMUL, aligned, recall
 
+INDUCTOR = "torch._inductor.lowering"
 KNOWN = ((2, 11), (2, 13))  # versions of torch, from and to, in which the parts below are alike
 
 
 def lower(operator: Any) -> None:  # noqa: ANN401
     """Have Inductor, if it has been loaded, call mm_into for an operator (m, k) x (k, n)."""
-    lowering: Any = sys.modules.get("torch._inductor.lowering")
-    major, minor = torch.__version__.split(".")[:2]
-    if lowering is None or not KNOWN[0] <= (int(major), int(minor)) <= KNOWN[1]:
+    known = re.match(r"(\d+)\.(\d+)", torch.__version__)
+    if INDUCTOR not in sys.modules or known is None:
         return
-    if operator not in lowering.lowerings:
-        lowering.register_lowering(operator, type_promotion_kind=None)(_lowering(operator))
+    if KNOWN[0] <= (int(known[1]), int(known[2])) <= KNOWN[1]:
+        lowering: Any = import_module(INDUCTOR)  # waits for a thread that still imports it
+        present = lowering.lowerings.get(operator)  # one that Inductor made up, perhaps
+        if getattr(present, "__module__", None) != __name__:
+            lowering.register_lowering(operator, type_promotion_kind=None)(_lowering(operator))
 
 
 def _lowering(operator: Any) -> Any:  # noqa: ANN401
@@ -47,9 +52,9 @@ def _lowering(operator: Any) -> Any:  # noqa: ANN401
         return ir.ExternKernel.require_exact_strides(placed, node.meta["val"].stride())
 
     def lowered(a: Any, b: Any) -> Any:  # noqa: ANN401
-        if V.graph.cpp_wrapper:  # calls no Python but operators
-            return fallback_handler(operator)(a, b)  # type: ignore[no-untyped-call]
         a, b = map(as_traced, (a, b), V.graph.current_node.args)
+        if V.graph.cpp_wrapper or V.graph.fx_wrapper:  # they call no Python but operators
+            return fallback_handler(operator)(a, b)  # type: ignore[no-untyped-call]
         extents = [a.get_size()[0], b.get_size()[1]]
         layout = ir.FixedLayout(a.get_device(), a.get_dtype(), extents)
         name = f"{__name__}.{mm_into.__name__}"

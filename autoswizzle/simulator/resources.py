@@ -8,7 +8,7 @@ from autoswizzle.errors import ConfigError
 from autoswizzle.hardware import REGISTER_UNIT, WARP_SIZE, Gpu
 from autoswizzle.problem import GemmProblem
 from autoswizzle.smem import tile_layout, warp_grid
-from autoswizzle.space import consumers, row_strips
+from autoswizzle.space import consumers, multiplied, row_strips
 
 MAX_REGISTERS = 255  # of a thread, sm_80 to sm_120 [CPG]
 MAX_BLOCK_WARPS = 32  # of a block, sm_80 to sm_120 [CPG]
@@ -87,7 +87,7 @@ def uses_wgmma(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> bool:
     """Whether the tile product is a wgmma: sm_90, 64 rows for each four warps, not ieee fp32."""
     if gpu.capability != 90 or config.kernel == "mma_sync" or problem.rate == "fp32":
         return False
-    return config.block_m >= 64 and config.num_warps % 4 == 0
+    return multiplied(config)[0] >= 64 and config.num_warps % 4 == 0
 
 
 def copies_asynchronously(config: GemmConfig, problem: GemmProblem) -> bool:

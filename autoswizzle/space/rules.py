@@ -308,7 +308,8 @@ def wgmma_warps(config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> str | Non
     if height == 192 and (config.num_warps != 4 or config.warp_specialize == "none"):
         return (
             f"{config.kernel} needs num_warps 4 and warp_specialize cooperative or pingpong for "
-            f"block_m 192, got {config.num_warps} and {config.warp_specialize}"
+            f"{'block_n' if config.swap_ab else 'block_m'} 192, got {config.num_warps} and "
+            f"{config.warp_specialize}"
         )
     shares = consumers(config) if config.warp_specialize == "cooperative" else 1
     rows = height // shares

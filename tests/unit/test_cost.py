@@ -8,6 +8,7 @@ from autoswizzle.config import GemmConfig
 from autoswizzle.hardware import Sustained, find_gpu
 from autoswizzle.problem import GemmProblem
 from autoswizzle.simulator.cost import FITTED, dram_write_bytes, terms
+from autoswizzle.simulator.resources import uses_wgmma
 from autoswizzle.space import tail
 
 H200 = find_gpu("H200")
@@ -195,6 +196,16 @@ def test_a_narrow_piece_costs_more_than_its_columns():
 
     assert step(160) > 1.02 * step(192)
     assert step(96) > step(160)
+
+
+@pytest.mark.parametrize("rows", [32, 64, 128])
+def test_a_swapped_tile_costs_what_its_transpose_does(rows):
+    """In products: B is read once for each 64 rows of what is multiplied."""
+    tile = GemmConfig("wgmma", block_m=192, block_n=rows, block_k=64, warp_specialize="pingpong")
+    swapped = replace(tile, block_m=rows, block_n=192, swap_ab=True)
+    one, other = GemmProblem(192, rows, 2**20), GemmProblem(rows, 192, 2**20)
+    assert arithmetic(one, tile) == arithmetic(other, swapped)
+    assert uses_wgmma(swapped, other, H200)
 
 
 @pytest.mark.parametrize("cluster", [(1, 2), (2, 1)])

@@ -147,9 +147,12 @@ def test_finalists_are_the_fastest_and_the_default():
     assert finalists(measured[:3], 8, OURS[4]) == OURS[:3]  # the default could not be used
 
 
-def test_tiles_that_are_near_take_part():
+@pytest.mark.parametrize("way", [None, {"stream_k": True}, {"swap_ab": True}])
+def test_tiles_that_are_near_take_part(way):
     wide = [replace(OURS[0], group_size=size) for size in (1, 2, 3, 4)]
     high, slow = (replace(OURS[0], block_m=rows) for rows in (64, 32))
+    if way is not None:
+        high = replace(OURS[0], **way)
     times = [*zip(wide, (100, 101, 102, 103), strict=True), (high, 107), (slow, 109)]
     measured = [measurement(config, us) for config, us in times]
     assert finalists(measured, 3, TORCH) == [wide[0], wide[1], high]

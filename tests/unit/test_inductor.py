@@ -116,6 +116,36 @@ def test_another_version_of_torch_keeps_the_operator(tuned, generated, monkeypat
     assert CALL not in code
 
 
+def test_what_inductor_made_up_is_replaced(tuned, generated):
+    from torch._inductor.lowering import make_fallback
+
+    make_fallback(torch.ops.autoswizzle.mm.default)
+    _, code = generated(matmul, ints(4, 16), ints(16, 8))
+    assert CALL in code
+    assert OPERATOR not in code
+
+
+def test_a_dispatch_mode_does_not_change_what_runs(tuned):
+    class Mode(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            raise AssertionError(f"{function} was seen")
+
+    a, b, out = ints(4, 16), ints(16, 8), torch.full((4, 8), torch.nan)
+    with Mode():
+        inductor.mm_into(a, b, out=out)
+    assert torch.equal(out, a @ b)
+    assert len(tuned.calls) == 1
+
+
+def test_an_output_that_is_not_aligned(tuned):
+    a, b, memory = ints(4, 16), ints(16, 8), torch.full((33,), torch.nan)
+    for out in (memory[:32].view(4, 8), memory[1:].view(4, 8)):
+        for _ in range(2):  # the second one knows the operands
+            out.fill_(torch.nan)
+            inductor.mm_into(a, b, out=out)
+            assert torch.equal(out, a @ b)
+
+
 def test_what_inductor_does_not_compile_loads_nothing_of_it(tuned, monkeypatch):
     monkeypatch.delitem(inductor.sys.modules, "torch._inductor.lowering", raising=False)
     inductor.lower(torch.ops.autoswizzle.mm.default)

@@ -54,6 +54,7 @@ SPREAD = [
     ("4096x4096x4096:fp16:nn", replace(SWAPPED, block_m=64, epilogue_subtile=2, swizzle="row")),
     ("4096x4096x4096:bf16:tt", replace(SWAPPED, epilogue_subtile=8, scheduling="dynamic")),
     ("8192x8192x4096:bf16:tn", replace(SWAPPED, block_m=96, epilogue_subtile=3, stream_k=True)),
+    ("8192x4096x4096:bf16:nt", replace(SWAPPED, num_stages=5, stream_k=True)),
     ("1024x1024x16384:bf16:nt", replace(BASE, split_k=4)),
     ("1024x1024x16384:bf16:tn", replace(BASE, num_warps=8, split_k=3, scheduling="dynamic")),
     ("4096x4096x4096:bf16:tt", replace(PIPELINED, swizzle="xor")),

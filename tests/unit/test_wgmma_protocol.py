@@ -585,6 +585,24 @@ def multiply(
                 assert (flags == 0).sum() > (came == 0).sum(), "nothing was shared"
 
 
+@pytest.mark.parametrize("swizzle", ["row", "column", "grouped", "serpentine"])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_tiles_come_in_the_order_of_c(swizzle: str, swapped: bool) -> None:
+    """Whatever is multiplied, the order is that of C's tiles, whose traffic is predicted."""
+    parts = load_kernels(stand_ins(Machine(0), 1, swizzle))["wgmma_parts"]
+    plan = SimpleNamespace(block_m=6, block_n=4, swizzle=swizzle, log_side=0, swapped=swapped)
+    m, n, grid = 36, 20, (6, 5)  # of what is multiplied, and its tiles
+    expected = [
+        (6 * row, 4 * col)
+        for row, col in (
+            place[:: -1 if swapped else 1]
+            for place in tile_order(swizzle, *grid[:: -1 if swapped else 1], 2)
+        )
+    ]
+    found = [parts.tile_start(index, (m, n, 8, 2), plan) for index in range(30)]
+    assert found == expected
+
+
 KINDS = ("cooperative", "thirds", "pingpong", "whole", "none", *STRIPED)
 
 
