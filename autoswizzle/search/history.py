@@ -10,6 +10,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -178,7 +179,8 @@ class History:
             outcome = trial.user_attrs.get("outcome")
             measured = isinstance(outcome, dict) and outcome.get("time_us")
             state = _State.COMPLETE if measured else _State.PRUNED if outcome else _State.FAIL
-            self._study.tell(trial.number, measured or None, state=state, skip_if_finished=True)
+            with suppress(optuna.exceptions.UpdateFinishedTrialError):  # another process was first
+                self._study.tell(trial.number, measured or None, state=state, skip_if_finished=True)
 
     @property
     def final(self) -> dict[str, Any] | None:

@@ -1,5 +1,6 @@
 """What test_claims.py asks of an SQLite file and test_postgres.py of a server."""
 
+import signal
 import subprocess
 import sys
 import time
@@ -18,7 +19,8 @@ TASKS = Path(__file__).with_name("shared_tasks.py")
 
 
 def start(task, storage, log, *arguments):
-    command = [sys.executable, str(TASKS), task, storage, str(log), *map(str, arguments)]
+    command = [sys.executable, "-X", "faulthandler", str(TASKS), task, storage, str(log)]
+    command += map(str, arguments)
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
@@ -29,10 +31,16 @@ def finish(processes):
         assert (process.returncode, complaint) == (0, ""), complaint
 
 
-def wait_for_lines(log, count, limit_s=120):
+def wait_for_lines(log, count, processes=(), limit_s=120):
+    """Wait until log has count lines; processes that end or are late say what they were at."""
     deadline = time.monotonic() + limit_s
     while not log.exists() or len(lines(log)) < count:
-        assert time.monotonic() < deadline, f"{log} has fewer than {count} lines"
+        ended = [process for process in processes if process.poll() is not None]
+        if ended or time.monotonic() > deadline:
+            for process in processes:
+                process.send_signal(signal.SIGABRT)  # no effect on one that ended
+            said = [process.communicate(timeout=30)[1] for process in processes]
+            raise AssertionError(f"{log} has fewer than {count} lines: {said}")
         time.sleep(0.02)
 
 
@@ -51,7 +59,7 @@ def four_share(storage, folder, names=12, trials=30):
         start("join", storage, done, ",".join(wanted), log, trials, folder / "ready", 4, killed)
         for log in (killed, measured, measured, measured)
     ]
-    wait_for_lines(killed, 2)
+    wait_for_lines(killed, 2, [victim, *others])
     victim.kill()
     victim.communicate()
     finish(others)

@@ -84,7 +84,7 @@ def test_of_two_claims_made_at_once_the_first_holds(opened, monkeypatch):
 def test_the_claim_of_a_killed_process_is_free_at_once(opened, url, tmp_path, sharing):
     claims = opened()
     holder = sharing.start("hold", url, tmp_path / "log", "a")
-    sharing.wait_for_lines(tmp_path / "log", 1)
+    sharing.wait_for_lines(tmp_path / "log", 1, [holder])
     assert sharing.lines(tmp_path / "log") == ["True"]
     assert not claims.claim("a")
     holder.kill()

@@ -151,3 +151,13 @@ def test_an_error_of_the_bench_leaves_the_trial_interrupted(history):
     with pytest.raises(LaunchError):
         run_next(history, fail)
     assert interrupted(history.records()) == [ONE]
+
+
+def test_a_dead_workers_trial_that_another_process_ends_meanwhile(history, monkeypatch):
+    def beaten(*_, **__):
+        raise optuna.exceptions.UpdateFinishedTrialError
+
+    history._study.ask()
+    monkeypatch.setattr("autoswizzle.search.history.is_alive", lambda *_: False)
+    monkeypatch.setattr(history._study, "tell", beaten)
+    history.release_dead_workers()
