@@ -18,6 +18,7 @@ from autoswizzle.search.salvage import damage, restore, salvage
 
 HEARTBEAT_S = 20  # a worker says this often that it is alive
 GRACE_S = 90  # silence after which a worker's trial counts as interrupted
+LIBPQ = ("postgresql://", "postgresql+psycopg://", "postgresql+psycopg2://")
 LOCK_WAIT_S = 60  # for another process's transaction in the same SQLite file
 
 CREATE_ATTEMPTS = 10  # each fails only if another process makes one more of the tables meanwhile
@@ -44,6 +45,8 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
     if url.startswith("sqlite"):
         engine = {"connect_args": {"timeout": LOCK_WAIT_S}}
         wrong = damage(path, LOCK_WAIT_S) if path.is_file() else None
+    elif url.startswith(LIBPQ):  # else a database without an encoding gives bytes for text
+        engine = {"connect_args": {"client_encoding": "utf8"}}
     if wrong is not None:
         aside = _set_aside(path)
         saved = salvage(aside)
