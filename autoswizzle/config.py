@@ -32,8 +32,9 @@ class GemmConfig:
     group is high (grouped, serpentine) or wide (grouped_n). persistent: programs loop over tiles,
     handed out by index (static) or by an atomic counter (dynamic). split_k: parts that the k steps
     of every tile are split into; stream_k: the tiles of the last, partial wave are shared by all
-    SMs, as its size asks for (space.tail). epilogue_subtile: column slices the output tile is
-    stored in. flatten: the tile and k loops are fused (tma). warp_specialize: how warps are split
+    SMs, as its size asks for (space.tail). swap_ab: C's transpose is multiplied, B's columns in the
+    place of A's rows (wgmma, multicast). epilogue_subtile: column slices the output tile is stored
+    in. flatten: the tile and k loops are fused (tma). warp_specialize: how warps are split
     (wgmma, multicast). cluster_m, cluster_n: thread blocks of a cluster, whose tiles lie side by
     side along m and n (multicast). padded: operands that TMA can't address are copied to padded
     rows first, and the result from such rows (tma, wgmma, multicast). smem_a, smem_b, smem_c:
