@@ -1,10 +1,7 @@
 """The search space: the configurations of a problem on a GPU, and why others are illegal."""
 
 from autoswizzle.space.families import FAMILIES, GROUP_SIZES, Family
-from autoswizzle.space.legality import MAX_GROUP_SIZE, why_illegal
-from autoswizzle.space.listing import branches, candidates, default_config, orders, tiles
-from autoswizzle.space.rules import (
-    MAX_REGISTERS,
+from autoswizzle.space.geometry import (
     cluster_size,
     consumers,
     grid,
@@ -13,6 +10,9 @@ from autoswizzle.space.rules import (
     row_strips,
     tail,
 )
+from autoswizzle.space.legality import MAX_GROUP_SIZE, why_illegal
+from autoswizzle.space.listing import branches, candidates, default_config, orders, tiles
+from autoswizzle.space.rules import MAX_REGISTERS
 
 __all__ = [
     "FAMILIES",

@@ -8,8 +8,9 @@ from typing import Any
 from autoswizzle.config import SCHEDULINGS, SWIZZLES, WARP_SPECIALIZE, GemmConfig
 from autoswizzle.hardware import Gpu
 from autoswizzle.problem import GemmProblem
-from autoswizzle.space import rules
-from autoswizzle.space.rules import TILE_RULES, WGMMA_RULES
+from autoswizzle.space import rules, wgmma_rules
+from autoswizzle.space.rules import TILE_RULES
+from autoswizzle.space.wgmma_rules import WGMMA_RULES
 from autoswizzle.toolchain import triton_version
 
 GROUP_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
@@ -90,7 +91,7 @@ FAMILIES: Mapping[str, Family] = {
     "wgmma": Family(
         capabilities=(90,),
         dtypes=("fp16", "bf16", "fp32"),
-        operands=(rules.wgmma_operands,),
+        operands=(wgmma_rules.operands,),
         tunables={
             "block_m": (64, 128, 192, 256),
             "block_n": (64, 96, 128, 160, 192, 256),
@@ -108,7 +109,7 @@ FAMILIES: Mapping[str, Family] = {
             "warp_specialize": WARP_SPECIALIZE,
             "padded": (False, True),
         },
-        rules=(*WGMMA_RULES, rules.wgmma_swap, rules.wgmma_split),
+        rules=(*WGMMA_RULES, wgmma_rules.swap, wgmma_rules.split),
     ),
     "multicast": Family(
         capabilities=(90,),
@@ -130,7 +131,7 @@ FAMILIES: Mapping[str, Family] = {
             "cluster_n": (1, 2),
             "padded": (False, True),
         },
-        rules=(rules.multicast, *WGMMA_RULES, rules.wgmma_swap),
+        rules=(wgmma_rules.multicast, *WGMMA_RULES, wgmma_rules.swap),
     ),
     "mma_sync": Family(  # few values: it shows layouts, and wgmma or pointer is faster
         capabilities=(80, 86, 89, 90, 100, 120),

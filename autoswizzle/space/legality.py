@@ -6,7 +6,7 @@ from autoswizzle.config import GROUPED_SWIZZLES, TORCH, GemmConfig
 from autoswizzle.hardware import Gpu
 from autoswizzle.problem import INT32_MAX, GemmProblem
 from autoswizzle.space.families import FAMILIES
-from autoswizzle.space.rules import grid
+from autoswizzle.space.geometry import grid
 
 MAX_GROUP_SIZE = 1024
 DEFAULTS = {item.name: item.default for item in fields(GemmConfig)}

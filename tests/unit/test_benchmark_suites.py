@@ -164,7 +164,7 @@ def test_results_go_where_a_launch_is_another_of_the_same_code(load, monkeypatch
     )  # fmt: skip
     problem = GemmProblem(1024, 4352, 4096, "bf16", "nt")  # 136 tiles
     before = module.launch(shared, problem, H200)
-    monkeypatch.setattr("autoswizzle.space.rules.ADDED_STEPS", 0)
+    monkeypatch.setattr("autoswizzle.space.geometry.ADDED_STEPS", 0)
     assert module.launch(shared, problem, H200) != before
 
 

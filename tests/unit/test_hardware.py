@@ -10,17 +10,16 @@ from autoswizzle.cli.app import run
 from autoswizzle.errors import HardwareError, UnavailableError
 from autoswizzle.hardware import (
     CATALOGUE,
-    LIMITS,
     MIB,
     DeviceFacts,
     Rates,
     Sustained,
-    _driver_facts,
-    _run_tool,
     driver_version,
     find_gpu,
     gpu_from_facts,
 )
+from autoswizzle.hardware.catalogue import LIMITS
+from autoswizzle.hardware.detection import _driver_facts, _run_tool
 
 H200 = DeviceFacts("NVIDIA H200", 90, 132, 60 * MIB, 233472, 232448)
 
