@@ -19,6 +19,7 @@ from autoswizzle.cache.key import key_for
 from autoswizzle.cache.store import CacheStore, check_cache_file, export_entries, shared_store
 from autoswizzle.calibration import calibrated
 from autoswizzle.cluster import Cluster, connected, scheduler_of
+from autoswizzle.config import GemmConfig
 from autoswizzle.errors import ArgumentError, CacheError, TuneError, UnavailableError
 from autoswizzle.hardware import Gpu, check_device, detect, driver_version
 from autoswizzle.laboratory import Compilers, Laboratory
@@ -30,7 +31,7 @@ from autoswizzle.toolchain import triton_version
 if TYPE_CHECKING:
     from autoswizzle.search.claims import Claims
     from autoswizzle.search.progress import SearchBar
-    from autoswizzle.search.study import Progress, SearchResult
+    from autoswizzle.search.study import SearchResult
 
 STUDIES = "studies.sqlite3"  # in the cache folder: every measurement of every search
 
@@ -47,6 +48,7 @@ def tune(
     trials: int | None = None,
     seconds: float | None = None,
     force: bool = False,
+    from_scratch: bool = False,
 ) -> TuneReport:
     """Find and keep the fastest configuration of each problem on GPUs of this machine.
 
@@ -57,8 +59,9 @@ def tune(
     numbers of the GPUs (default 0); each problem goes to the next free one. backend: instead, the
     scheduler of a Dask cluster, dask://HOST:PORT, whose workers tune on their GPUs; this machine
     needs neither GPU nor triton then. out: a cache file that gets the entries too. progress: show a
-    bar. force: tune again what has an entry. Each verdict is stored before its GPU's next problem
-    starts; a problem that fails is reported in its result.
+    bar. force: tune again what has an entry. from_scratch: leave out what entries of like problems
+    know, which a search tries first otherwise (known_configs). Each verdict is stored before its
+    GPU's next problem starts; a problem that fails is reported in its result.
 
     Raises ArgumentError for bad arguments, UnavailableError without a GPU, triton or that cluster,
     CacheError when nothing could be stored, TuneError when the storage can't be used.
@@ -82,6 +85,7 @@ def tune(
     from autoswizzle.search.effort import find_effort
     from autoswizzle.search.progress import search_bar
     from autoswizzle.search.storage import file_url, quiet_optuna
+    from autoswizzle.transfer import KNOWN, known_configs
 
     budget = find_effort(effort).with_budget(trials, seconds)
     gpus = [calibrated(detect(number)) for number in numbers] if backend is None else []
@@ -90,10 +94,17 @@ def tune(
     if collection is not None:
         check_writable(collection.parent)
     if backend is not None:
-        options = {"effort": effort, "trials": trials, "seconds": seconds, "force": force}
+        options = {
+            "effort": effort,
+            "trials": trials,
+            "seconds": seconds,
+            "storage": storage,
+            "force": force,
+            "from_scratch": from_scratch,
+        }
         with connected(backend) as cluster, search_bar(len(wanted), shown=progress) as show:
             found = {}
-            for result in _tuned_there(wanted, cluster, store, {**options, "storage": storage}):
+            for result in _tuned_there(wanted, cluster, store, options):
                 _finish(result, collection, show)
                 found[result.problem] = result
             return TuneReport(tuple(found[problem] for problem in wanted))
@@ -114,13 +125,25 @@ def tune(
         def known(laboratory: Laboratory, problem: GemmProblem) -> TuneResult | None:
             return None if force else _known(problem, laboratory.gpu, store)
 
+        def seeds(laboratory: Laboratory, problem: GemmProblem) -> list[GemmConfig]:
+            if from_scratch:
+                return []
+            entries = (stored.entry for stored in store.entries())
+            count = min(KNOWN, budget.trials // 4)  # most of few trials are the predictions'
+            return known_configs(problem, laboratory.gpu, entries, count)
+
         def work(laboratory: Laboratory, problem: GemmProblem) -> TuneResult | None:
+            def search() -> "SearchResult":
+                ideas = seeds(laboratory, problem)
+                return laboratory.search(problem, partial(show, problem), ideas)
+
             later = following.get(problem)
             if later is not None and known(laboratory, later) is None:
-                scout.submit(laboratory.announce, later)  # compiles while this one is measured
+                # compiles while this one is measured
+                scout.submit(laboratory.announce, later, seeds(laboratory, later))
             result = known(laboratory, problem)
             if result is None:
-                result = _shared(problem, laboratory, store, claims, force, partial(show, problem))
+                result = _shared(problem, laboratory, store, claims, force, search)
             if result is not None:
                 with keeping:
                     _finish(result, collection, show)
@@ -212,7 +235,7 @@ def _shared(
     store: CacheStore,
     claims: "Claims",
     force: bool,
-    progress: Callable[["Progress"], None] | None,
+    search: Callable[[], "SearchResult"],
 ) -> TuneResult | None:
     """The result of a problem that others may tune as well; None while one does."""
     from autoswizzle.search.history import study_name
@@ -227,7 +250,7 @@ def _shared(
             if entry is not None:
                 store.put(entry)
                 return TuneResult(problem, entry, skipped=True)
-            result = _tuned(problem, laboratory, store, progress)
+            result = _tuned(problem, laboratory, store, search)
             if result.entry is not None:
                 claims.save_verdict(name, result.entry.to_dict())
             return result
@@ -257,11 +280,11 @@ def _tuned(
     problem: GemmProblem,
     laboratory: Laboratory,
     store: CacheStore,
-    progress: Callable[["Progress"], None] | None,
+    search: Callable[[], "SearchResult"],
 ) -> TuneResult:
     began = time.monotonic()
     try:
-        found = laboratory.search(problem, progress)
+        found = search()
         entry = entry_of(problem, laboratory, found)
     except TuneError as error:
         return TuneResult(problem, error=str(error), seconds=time.monotonic() - began)

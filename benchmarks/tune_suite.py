@@ -51,7 +51,9 @@ def fresh(
         for singleton in (settings, shared_store, dispatcher):
             singleton.cache_clear()
         began = time.monotonic()
-        report = tune(problems, devices=gpus, progress=False, force=True, out=entries)
+        report = tune(
+            problems, devices=gpus, progress=False, force=True, from_scratch=True, out=entries
+        )
         seconds = time.monotonic() - began
         return report, seconds, read_studies(file_url(Path(folder) / STUDIES))
 

@@ -191,6 +191,10 @@ def tune(
         bool, typer.Option("--dry-run", help="Print the problems, and tune none.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Tune again what has an entry.")] = False,
+    from_scratch: Annotated[
+        bool,
+        typer.Option("--from-scratch", help="Leave out what entries of like problems know."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Find and keep the fastest configurations.
@@ -234,6 +238,7 @@ def tune(
             trials=trials,
             seconds=seconds,
             force=force,
+            from_scratch=from_scratch,
         )
     except KeyboardInterrupt:
         note("what was measured is kept: the same command continues from it")

@@ -31,8 +31,9 @@ def dask_setup(worker):
             return [f"{host} everybody's"]
         return [f"{host} worker {worker.name}'s {number}" for number in ("first", "second")]
 
-    def search(laboratory, problem, progress):
+    def search(laboratory, problem, progress, seeds):
         log(folder, "begin", problem)
+        (folder / f"seeds {problem.m}").write_text(str(len(seeds)))
         if problem.n == KILLS:
             os.kill(os.getpid(), signal.SIGKILL)
         if problem.n == FAILS:

@@ -16,7 +16,7 @@ RANKS = [
     ("space",),
     ("simulator",),
     ("kernels", "search", "cache", "cluster"),
-    ("laboratory", "forecast", "microbench", "results"),
+    ("laboratory", "forecast", "microbench", "results", "transfer"),
     ("tuning", "dispatch", "order_bench", "smem_bench"),
     ("recall",),
     ("plans",),

@@ -169,9 +169,18 @@ def test_results_go_where_a_launch_is_another_of_the_same_code(load, monkeypatch
 
 
 @pytest.mark.parametrize("gpus", ["0", "0,1"])
-def test_wall_time_and_finals_of_a_part_of_the_suite(run, fake_laboratory, tmp_path, gpus):
+def test_wall_time_and_finals_of_a_part_of_the_suite(
+    run, fake_laboratory, monkeypatch, tmp_path, gpus
+):
     out, entries = tmp_path / "wall.json", tmp_path / "entries.json"
     given = ["wall", "--gpus", gpus, "--part", "1/2", "--out", out, "--entries", entries]
+    asked, tune = [], tuning.tune
+
+    def recorded(problems, **options):
+        asked.append(options["from_scratch"])
+        return tune(problems, **options)
+
+    monkeypatch.setattr(tuning, "tune", recorded)
     run("tune_suite", *given, suite=lambda dtype, layout: [*PROBLEMS, PROBLEMS[0]])
     found = json.loads(out.read_text())
     assert (found["problems"], found["failed"], found["won"]) == (2, 0, 2)
@@ -183,6 +192,7 @@ def test_wall_time_and_finals_of_a_part_of_the_suite(run, fake_laboratory, tmp_p
         assert row["measured"] + row["infeasible"] > 20
     assert found["geomean_of_verdicts"] == pytest.approx(1.1)
     assert len(read_entries(entries)[0]) == 2
+    assert asked == [True]
 
 
 def test_three_winners_are_compared_and_rounds_kept(run, load, fake_laboratory, tmp_path):

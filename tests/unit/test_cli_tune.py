@@ -74,9 +74,16 @@ def test_options_reach_the_search(tuning, tmp_path, capsys):
         "storage": "sqlite:///s.db",
         "out": out,
         "force": False,
+        "from_scratch": False,
     }
     assert out.parent.is_dir()
     assert "tuned" in capsys.readouterr().out
+
+
+def test_a_search_from_scratch_is_asked_for(tuning):
+    assert run(["tune", "4x4x4", "--from-scratch"]) == 0
+    [(_, passed)] = tuning.calls
+    assert passed["from_scratch"] is True
 
 
 def test_a_kept_torch_and_a_skipped_problem_are_success_and_said(tuning, capsys):

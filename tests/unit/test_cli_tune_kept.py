@@ -43,14 +43,14 @@ def searched(fresh, monkeypatch):
     """The m of each problem searched; outcomes maps m to an exception to raise instead."""
     searches, outcomes = [], {}
 
-    def search(self, problem, progress=None):
+    def search(self, problem, progress, seeds):
         searches.append(problem.m)
         if problem.m in outcomes:
             raise outcomes[problem.m]
         return found()
 
     monkeypatch.setattr(tuning.Laboratory, "search", search)
-    monkeypatch.setattr(tuning.Laboratory, "announce", lambda self, problem: None)
+    monkeypatch.setattr(tuning.Laboratory, "announce", lambda self, problem, seeds: None)
     monkeypatch.setattr(tuning, "detect", lambda device: H200)
     monkeypatch.setattr(tuning, "versions", lambda: {"torch": "2.11"})
     monkeypatch.setattr("autoswizzle.cli.tune.present_gpu", lambda device: H200)
@@ -87,7 +87,7 @@ def test_each_problem_is_saved_before_the_next_starts(searched, shapes, tmp_path
     out = tmp_path / "f.json"
     seen = []
 
-    def search(self, problem, progress=None):
+    def search(self, problem, progress, seeds):
         searches.append(problem.m)
         seen.append(saved(out) if out.exists() else [])
         return found()

@@ -142,6 +142,18 @@ def test_what_the_driver_or_a_worker_has_is_skipped_and_kept(workers, tmp_path):
     assert [(event, m) for event, m, _ in workers.log] == [("begin", 16), ("end", 16)]
 
 
+def test_a_worker_starts_from_what_it_knows_unless_from_scratch(workers):
+    def known():
+        return int((workers.folder / "seeds 16").read_text())
+
+    assert tuning.tune(PROBLEMS[1:2], backend=workers.backend, force=True).ok
+    assert tuning.tune(PROBLEMS[:1], backend=workers.backend, force=True).ok
+    assert known() > 0
+    command = ["tune", PROBLEMS[0], "--force", "--from-scratch", "--backend", workers.backend]
+    assert run(command) == 0
+    assert known() == 0
+
+
 def test_a_worker_without_a_gpu_is_passed_over(workers):
     workers.cluster.wait_for_workers(3)
     workers.set("no GPU 0", "no GPU 1")

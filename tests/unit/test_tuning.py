@@ -6,13 +6,14 @@ import time
 from contextlib import closing
 from functools import partial
 from importlib import import_module
+from itertools import islice
 
 import optuna
 import pytest
 
 from autoswizzle import tuning
 from autoswizzle.cache.index import read_entries
-from autoswizzle.cache.store import CacheStore
+from autoswizzle.cache.store import CacheStore, shared_store
 from autoswizzle.cli.app import run
 from autoswizzle.config import TORCH, GemmConfig
 from autoswizzle.errors import ArgumentError, TuneError
@@ -20,12 +21,15 @@ from autoswizzle.hardware import find_gpu
 from autoswizzle.laboratory import revisions
 from autoswizzle.problem import GemmProblem
 from autoswizzle.search.ahead import AheadOfNeed
+from autoswizzle.search.bench import Screening
 from autoswizzle.search.claims import Claims
 from autoswizzle.search.finals import Final
 from autoswizzle.search.history import History
 from autoswizzle.search.measure import Measurement
 from autoswizzle.search.sampling import SearchSpace
 from autoswizzle.search.study import SearchResult
+from autoswizzle.space import candidates
+from autoswizzle.transfer import KNOWN
 
 H200 = find_gpu("H200")
 OURS = GemmConfig(swizzle="hilbert")
@@ -47,7 +51,7 @@ class Searches:
         self.pause = 0.05
         self.error = None
 
-    def __call__(self, laboratory, problem, progress=None):
+    def __call__(self, laboratory, problem):
         self.made.append((laboratory._device, problem.m))
         if self.error is not None:
             raise self.error
@@ -118,13 +122,103 @@ def test_an_interrupt_ends_what_ranks(fresh, sharing, monkeypatch, tmp_path, wan
 
 
 @pytest.fixture
+def tried(fresh, fake_laboratory, monkeypatch):
+    """Tunes problems quickly; returns what each search measured first."""
+    made = []
+
+    class Recorded(fake_laboratory.FakeLaboratory):
+        def __init__(self, *given):
+            super().__init__(*given)
+            made.append(self)
+
+    monkeypatch.setattr(tuning, "Laboratory", Recorded)
+    monkeypatch.setattr(tuning, "detect", lambda device: H200)
+    monkeypatch.setattr(tuning, "versions", lambda: {"torch": "2.11"})
+
+    def answer(*problems, **options):
+        assert tuning.tune(problems, effort="quick", progress=False, **options).ok
+        tasks = [task for task in made[-1].bench.tasks if isinstance(task, Screening)]
+        first = {problem: [] for problem in problems}
+        for task in tasks:
+            first[task.problem].append(task.config)
+        return [configs[1:] for configs in first.values()]  # without torch, which starts the bench
+
+    return answer
+
+
+LARGE = GemmProblem(4096, 6144, 4096, "bf16", "nt")
+
+
+@pytest.fixture
+def odd(fake_laboratory):
+    """Configurations that are legal for LARGE and not among its predictions."""
+    predicted = set(fake_laboratory.seeds(LARGE))
+    return [item for item in islice(candidates(LARGE, H200), 40) if item not in predicted][:6]
+
+
+def keep(entry_for, m, config, **changes):
+    shared_store().put(entry_for(LARGE.with_m(m), config=config, **changes))
+
+
+def test_a_search_starts_from_what_won_for_like_problems(tried, odd, entry_for, fake_laboratory):
+    keep(entry_for, 8192, odd[0])
+    keep(entry_for, 1024, odd[1])
+    keep(entry_for, 4096, odd[2], gpu=find_gpu("A100-40GB"))
+    keep(entry_for, 2048, TORCH)
+    [first] = tried(LARGE)
+    assert first[:3] == [odd[0], odd[1], fake_laboratory.seeds(LARGE)[1]]
+
+
+def test_force_tries_its_own_outdated_configuration_first(tried, odd, entry_for):
+    keep(entry_for, 8192, odd[0])
+    keep(entry_for, 4096, odd[1], source="older")
+    [first] = tried(LARGE, force=True)
+    assert first[:2] == [odd[1], odd[0]]
+
+
+def test_what_was_tuned_a_moment_ago_is_known_to_the_next(tried, fake_laboratory):
+    larger = LARGE.with_m(8192)
+    _, first = tried(LARGE, larger)
+    assert first[0] == fake_laboratory.winner(LARGE)
+    assert fake_laboratory.winner(LARGE) != fake_laboratory.seeds(larger)[1]
+
+
+def test_a_search_from_scratch_knows_nothing(tried, odd, entry_for, fake_laboratory):
+    keep(entry_for, 4096, odd[0], source="older")
+    [first] = tried(LARGE, from_scratch=True)
+    assert first[0] == fake_laboratory.seeds(LARGE)[1]
+
+
+@pytest.mark.parametrize(("trials", "known"), [(3, 0), (4, 1), (11, 2), (None, KNOWN)])
+def test_predictions_keep_most_of_few_trials(tried, odd, entry_for, trials, known):
+    for place, config in enumerate(odd):
+        keep(entry_for, 2048 + 16 * place, config)
+    [first] = tried(LARGE, trials=trials)
+    assert set(first[:known]) == set(odd[len(odd) - known :])
+    assert first[known] not in odd
+
+
+@pytest.mark.parametrize("from_scratch", [False, True])
+def test_what_is_known_of_the_next_problem_compiles_meanwhile(
+    searches, entry_for, monkeypatch, from_scratch
+):
+    announced = []
+    monkeypatch.setattr(
+        tuning.Laboratory, "announce", lambda self, problem, seeds: announced.append(seeds)
+    )
+    shared_store().put(entry_for(PROBLEMS[2], config=OURS, source="older"))
+    tuning.tune(PROBLEMS[:2], from_scratch=from_scratch)
+    assert announced == ([[]] if from_scratch else [[OURS]])
+
+
+@pytest.fixture
 def searches(fresh, monkeypatch):
     fake = Searches()
     monkeypatch.setattr(
-        tuning.Laboratory, "search", lambda self, problem, progress: fake(self, problem, progress)
+        tuning.Laboratory, "search", lambda self, problem, _, seeds: fake(self, problem)
     )
     monkeypatch.setattr(
-        tuning.Laboratory, "announce", lambda self, problem: fake.announced.append(problem.m)
+        tuning.Laboratory, "announce", lambda self, problem, _: fake.announced.append(problem.m)
     )
     monkeypatch.setattr(tuning, "detect", lambda device: H200)
     monkeypatch.setattr(tuning, "versions", lambda: {"torch": "2.11"})
@@ -164,7 +258,7 @@ def test_equal_gpus_share_their_compilers(searches, monkeypatch):
     )
     both = threading.Barrier(3, timeout=20)
 
-    def search(self, problem, progress):
+    def search(self, problem, progress, seeds):
         used.append((self.gpu, self.compilers))
         both.wait()
         return found()
