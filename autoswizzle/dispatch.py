@@ -91,6 +91,9 @@ class Decision:
                 f"[{entry.ratio_low or entry.ratio:.3f}, {entry.ratio_high or entry.ratio:.3f}]"
             )
             lines.append(f"  {entry.ratio:.3f}x torch.matmul {interval}, {entry.method} timing")
+        if self.entry is not None and self.entry.fastest is not None:
+            ratio = f"{self.entry.fastest_ratio:.3f}x torch.matmul"
+            lines.append(f"  fastest of ours: {ratio}, {self.entry.fastest}")
         if self.path is not None:
             lines.append(f"  from {self.path}")
         if self.near_miss is not None:

@@ -27,19 +27,22 @@ FAR = 4.0  # a factor 16 in all; from there on none is tried
 def known_configs(
     problem: GemmProblem, gpu: Gpu, entries: Iterable[CacheEntry], count: int = KNOWN
 ) -> list[GemmConfig]:
-    """The count configurations of ours that won on gpu for the problems nearest to problem.
+    """The count fastest configurations of ours on gpu for the problems nearest to problem.
 
-    Nearest first, each once, legal for problem and in its search space. Entries of another source
-    or triton count too, those of problem itself included: they are only ideas to be measured.
+    Nearest first, of equally near ones those that beat torch first, each once, legal for problem
+    and in its search space. Entries of another source or triton count too, those of problem itself
+    included: they are only ideas to be measured.
     """
     wanted = key_for(problem, gpu)
     near = []
     for entry in entries:
         key = replace(entry.key, problem=problem, triton=wanted.triton, source=wanted.source)
-        if key == wanted and entry.origin == "measured" and entry.config.kernel != "torch":
+        lost = entry.config.kernel == "torch"
+        idea = entry.fastest if lost else entry.config
+        if key == wanted and entry.origin == "measured" and idea is not None:
             other = entry.key.problem
-            near.append((_distance(problem, other), str(other), str(entry.config), entry.config))
-    near.sort(key=lambda found: found[:3])  # the texts decide ties, whatever the entries' order
+            near.append((_distance(problem, other), lost, str(other), str(idea), idea))
+    near.sort(key=lambda found: found[:4])  # the texts decide ties, whatever the entries' order
     searched = SearchSpace(problem, gpu)
     ideas = dict.fromkeys(config for distance, *_, config in near if distance < FAR)
     return list(islice((idea for idea in ideas if searched.why_outside(idea) is None), count))
@@ -51,4 +54,5 @@ def _distance(one: GemmProblem, other: GemmProblem) -> float:
         return math.inf
     doublings = (abs(math.log2(getattr(one, name) / getattr(other, name))) for name in EXTENTS)
     layout = OTHER_LAYOUT * (one.layout != other.layout)
-    return sum(doublings) + layout + OTHER_DTYPE * (one.dtype != other.dtype)
+    dtype = OTHER_DTYPE * (one.dtype != other.dtype)
+    return round(sum(doublings) + layout + dtype, 6)  # a last bit breaks no tie

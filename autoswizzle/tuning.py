@@ -308,16 +308,16 @@ def entry_of(problem: GemmProblem, laboratory: Laboratory, found: "SearchResult"
         raise TuneError(f"the search of {problem} ended without a final")
     theirs = final.confirmed[-1]
     winner = final.measurement
-    kernel = final.winner.kernel
+    kernel, won = final.winner.kernel, final.winner == final.fastest
     source = "" if kernel == "torch" else kernels.source_hash(kernel)
     return CacheEntry(
         key=key_for(problem, laboratory.gpu, source, triton_version()),
         config=final.winner,
         time_us=winner.time_us,
         torch_us=theirs.time_us,
-        ratio=final.ratio if final.winner == final.fastest else 1.0,
-        ratio_low=final.ratio_low if final.winner == final.fastest else None,
-        ratio_high=final.ratio_high if final.winner == final.fastest else None,
+        ratio=final.ratio if won else 1.0,
+        ratio_low=final.ratio_low if won else None,
+        ratio_high=final.ratio_high if won else None,
         host_us=winner.host_us,
         method=winner.method,
         trials=len(found.measurements) + len(found.infeasible),
@@ -325,6 +325,8 @@ def entry_of(problem: GemmProblem, laboratory: Laboratory, found: "SearchResult"
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         gpu=laboratory.gpu.name,
         versions=versions(),
+        fastest=None if won else final.fastest,
+        fastest_ratio=None if won else final.ratio,
     )
 
 

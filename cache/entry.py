@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from autoswizzle.cache.key import CacheKey
@@ -23,6 +23,8 @@ class CacheEntry:
     host_us: host time of one call. method: burst or sustained. date: ISO 8601, UTC.
     versions: torch, CUDA, driver, ptxas ...; gpu: the marketing name. Both are shown, not matched.
     origin: measured, or predicted (never used for dispatch).
+    fastest: where torch is the verdict, the fastest configuration of ours, and fastest_ratio,
+    torch's time over its; both None elsewhere and where they are unknown.
     extra: fields a later release added, kept when the entry is written again.
     """
 
@@ -41,6 +43,8 @@ class CacheEntry:
     gpu: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     origin: str = "measured"
+    fastest: GemmConfig | None = None
+    fastest_ratio: float | None = None
     schema: int = SCHEMA
     extra: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
@@ -58,6 +62,13 @@ class CacheEntry:
                 raise CacheError(f"{name} must be a printable text, got {value!r:.80}")
         if type(self.trials) is not int or not 0 <= self.trials < _MAX_TRIALS:
             raise CacheError(f"trials must be an integer of at least 0, got {self.trials!r:.80}")
+        if (self.fastest is None) != (self.fastest_ratio is None):
+            given = f"{self.fastest} and {self.fastest_ratio}"
+            raise CacheError(f"fastest and fastest_ratio must go together, got {given}")
+        if self.fastest is not None and (
+            self.config.kernel != "torch" or self.fastest.kernel == "torch"
+        ):
+            raise CacheError(f"fastest must be ours, and config torch, got {self.fastest}")
 
     @property
     def beats_torch(self) -> bool:
@@ -70,16 +81,16 @@ class CacheEntry:
         """Whether this one is the better measured of two entries of one key."""
         return self._quality() > other._quality()
 
-    def _quality(self) -> tuple[bool, int, str]:
-        return self.origin == "measured", self.trials, self.date
+    def _quality(self) -> tuple[bool, int, str, bool]:
+        return self.origin == "measured", self.trials, self.date, self.fastest is not None
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready mapping of every field, unknown ones included."""
-        known = {
-            item.name: getattr(self, item.name) for item in fields(self) if item.name != "extra"
-        }
+        """JSON-ready mapping of every field, unknown ones included, fastest only where known."""
+        known = {name: getattr(self, name) for name in _FIELDS}
         known["key"], known["config"] = self.key.to_dict(), self.config.to_dict()
         known["versions"] = dict(self.versions)
+        if self.fastest is not None:
+            known |= {"fastest": self.fastest.to_dict(), "fastest_ratio": self.fastest_ratio}
         return {**self.extra, **known}
 
     @classmethod
@@ -93,8 +104,7 @@ class CacheEntry:
             raise (SchemaError if newer else CacheError)(
                 f"schema must be {SCHEMA}, got {schema!r:.80}"
             )
-        known = {item.name for item in fields(cls)} - {"extra"}
-        values = {name: value for name, value in data.items() if name in known}
+        values = {name: value for name, value in data.items() if name in _FIELDS}
         missing = {"key", "config", "time_us"} - set(values)
         if missing:
             raise CacheError(f"an entry must have {', '.join(sorted(missing))}")
@@ -105,8 +115,24 @@ class CacheEntry:
         except ConfigError as error:
             raise CacheError(str(error)) from None
         values["key"] = CacheKey.from_dict(values["key"])
-        extra = {name: value for name, value in data.items() if name not in known}
-        return cls(**values, extra=extra)
+        extra = {name: value for name, value in data.items() if name not in _FIELDS}
+        return cls(**values, extra=extra)._with_fastest()
+
+    def _with_fastest(self) -> "CacheEntry":
+        """With what extra says of fastest; one that a later release wrote stays there, unread.
+
+        The verdict holds without it.
+        """
+        if "fastest" not in self.extra:
+            return self
+        extra = dict(self.extra)
+        try:
+            fastest = GemmConfig.from_dict(extra.pop("fastest"))
+            return replace(
+                self, fastest=fastest, fastest_ratio=extra.pop("fastest_ratio", None), extra=extra
+            )
+        except (ConfigError, CacheError):
+            return self
 
     def to_json(self) -> str:
         """The entry as indented JSON text with sorted names."""
@@ -128,7 +154,13 @@ def dump_json(data: object) -> str:
 
 _MAX_NUMBER = 1e12  # microseconds, some eleven days: no product takes longer
 _MAX_TRIALS = 2**31
-_NUMBERS = ("time_us", "torch_us", "ratio", "ratio_low", "ratio_high", "host_us")
+_NUMBERS = ("time_us", "torch_us", "ratio", "ratio_low", "ratio_high", "host_us", "fastest_ratio")
+# of every entry's text, in which what else there is comes from extra
+_FIELDS = tuple(
+    item.name
+    for item in fields(CacheEntry)
+    if item.name not in ("fastest", "fastest_ratio", "extra")
+)
 
 
 def _positive(value: object) -> bool:

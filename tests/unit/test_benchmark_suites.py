@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from autoswizzle import tuning
-from autoswizzle.cache.store import read_entries
+from autoswizzle.cache.store import export_entries, read_entries
 from autoswizzle.config import TORCH, GemmConfig
 from autoswizzle.hardware import find_gpu
 from autoswizzle.kernels import source_hash
@@ -74,11 +74,28 @@ def test_the_suite_is_resumed_and_shipped(run, load, fake_laboratory, monkeypatc
         expected = [fake_laboratory.winner(PROBLEMS[0]), fake_laboratory.winner(PROBLEMS[1]), TORCH]
         assert configs == dict(zip(texts, expected, strict=True))
 
+    shared = read_entries(shipped)[0]
+    [lost] = [entry for entry in shared if entry.config == TORCH]
+    assert lost.fastest == fake_laboratory.winner(PROBLEMS[2])
+    assert lost.fastest_ratio == pytest.approx(1.01)
+    whole, unsaid = shipped.read_text(), {"fastest": None, "fastest_ratio": None}
+    older = [replace(lost, **unsaid), *(entry for entry in shared if entry != lost)]
+    other = replace(older[0], key=replace(lost.key, triton="2.0"), torch_us=lost.torch_us * 1.1)
+    for entries, completes in ((older, 1), ([other], 0), (shared, 0)):
+        shipped.unlink()
+        export_entries(shipped, entries)
+        before = shipped.read_text()
+        monkeypatch.setattr(sys, "argv", ["ship.py", "--fastest", str(path), str(shipped)])
+        load("ship").main()
+        assert (shipped.read_text() != before) == completes
+        assert shipped.read_text() == (whole if completes else before)
 
-def test_a_target_that_is_no_cache_file_is_told_in_one_line(load, monkeypatch, tmp_path):
+
+@pytest.mark.parametrize("options", [[], ["--fastest"]])
+def test_a_target_that_is_no_cache_file_is_told_in_one_line(load, monkeypatch, tmp_path, options):
     path = tmp_path / "results.json"
     path.write_text(json.dumps({"rows": []}))
-    monkeypatch.setattr(sys, "argv", ["ship.py", str(path), str(path)])
+    monkeypatch.setattr(sys, "argv", ["ship.py", *options, str(path), str(path)])
     with pytest.raises(SystemExit, match=rf"^cannot add to {re.escape(str(path))}: .+$"):
         load("ship").main()
     assert json.loads(path.read_text()) == {"rows": []}

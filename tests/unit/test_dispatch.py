@@ -276,6 +276,15 @@ def test_explain_names_the_entry_and_the_reason(fake_gpu, entry_for, h200):
     assert json.loads(json.dumps(decision.to_dict()))["path"] == str(path)
 
 
+def test_explain_shows_the_fastest_of_ours_where_torch_was_kept(fake_gpu, entry_for):
+    ours = GemmConfig(swizzle="hilbert")
+    dispatcher().store.put(entry_for(PROBLEM, config=TORCH, fastest=ours, fastest_ratio=0.9914))
+    decision = explain(PROBLEM)
+    assert decision.uses_torch
+    assert f"\n  fastest of ours: 0.991x torch.matmul, {ours}\n" in str(decision)
+    assert decision.to_dict()["entry"]["fastest"] == ours.to_dict()
+
+
 def test_explain_of_tensors_is_explain_of_their_problem(fake_gpu, entry_for):
     dispatcher().store.put(entry_for(PROBLEM))
     a, b = torch.empty(64, 256, dtype=torch.float16), torch.empty(256, 128, dtype=torch.float16)

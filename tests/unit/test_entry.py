@@ -9,13 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoswizzle.cache.entry import SCHEMA, CacheEntry
-from autoswizzle.config import TORCH
+from autoswizzle.config import TORCH, GemmConfig
 from autoswizzle.errors import CacheError, SchemaError
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-)
+
+def json_values(**bounds):
+    numbers = st.integers() | st.floats(allow_nan=False, **bounds)
+    return st.recursive(
+        st.none() | st.booleans() | st.text() | numbers,
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    )
+
+
+JSON, FINITE_JSON = json_values(), json_values(allow_infinity=False)
 
 
 def test_round_trip(entry_for):
@@ -84,6 +90,83 @@ def test_an_unknown_config_field_is_not_obeyed(entry_for):
         CacheEntry.from_dict(data)
 
 
+OURS = GemmConfig("wgmma", 128, 256, 64, swizzle="hilbert")
+
+
+def kept_torch(entry_for, **changes):
+    given = {"fastest": OURS, "fastest_ratio": 0.991, **changes}
+    return entry_for(config=TORCH, ratio=1.0, ratio_low=None, ratio_high=None, **given)
+
+
+def test_a_torch_entry_keeps_the_fastest_of_ours(entry_for):
+    entry = kept_torch(entry_for)
+    data = json.loads(entry.to_json())
+    assert GemmConfig.from_dict(data["fastest"]) == OURS
+    assert (data["fastest_ratio"], data["schema"]) == (0.991, 1)
+    again = CacheEntry.from_json(entry.to_json())
+    assert again == entry
+    assert again.extra == {}
+    assert not again.beats_torch
+
+
+def test_entries_of_before_know_no_fastest_and_are_written_without(entry_for):
+    for entry in (entry_for(), kept_torch(entry_for, fastest=None, fastest_ratio=None)):
+        data = entry.to_dict()
+        assert not {"fastest", "fastest_ratio"} & set(data)
+        again = CacheEntry.from_dict(data)
+        assert (again.fastest, again.fastest_ratio) == (None, None)
+        assert again.to_dict() == data
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"fastest": {"kernel": "wgmma", "cluster_k": 2}},
+        {"fastest": {"kernel": "cutlass"}},
+        {"fastest": {"kernel": "torch"}},
+        {"fastest": "wgmma"},
+        {"fastest": None},
+        {"fastest_ratio": None},
+        {"fastest_ratio": -1.0},
+        {"config": {"kernel": "pointer"}},
+    ],
+    ids=str,
+)
+def test_a_fastest_that_can_not_be_used_costs_no_verdict_and_is_kept(entry_for, changes):
+    data = {**kept_torch(entry_for).to_dict(), **changes}
+    entry = CacheEntry.from_dict(data)
+    assert (entry.fastest, entry.fastest_ratio) == (None, None)
+    assert entry.to_dict() == data
+    known = {name: value for name, value in data.items() if not name.startswith("fastest")}
+    assert entry == CacheEntry.from_dict(known)
+
+
+@pytest.mark.parametrize("field", ["fastest", "fastest_ratio"])
+@settings(max_examples=30)
+@given(value=FINITE_JSON)
+def test_a_strange_fastest_raises_no_error_at_all(field, value, request):
+    data = {**kept_torch(request.getfixturevalue("entry_for")).to_dict(), field: value}
+    entry = CacheEntry.from_dict(data)
+    assert CacheEntry.from_json(entry.to_json()).to_dict() == entry.to_dict()
+    if entry.fastest is None:
+        assert entry.to_dict() == data
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"fastest_ratio": None}, "fastest and fastest_ratio must go together, got wgmma"),
+        ({"fastest": None}, "must go together, got None and 0.991"),
+        ({"fastest_ratio": math.nan}, "fastest_ratio must be a finite number above 0, got nan"),
+        ({"fastest": TORCH}, "fastest must be ours, and config torch, got torch"),
+        ({"config": OURS}, "fastest must be ours, and config torch, got wgmma"),
+    ],
+)
+def test_fastest_is_ours_with_its_ratio_beside_torch(entry_for, changes, named):
+    with pytest.raises(CacheError, match=named):
+        replace(kept_torch(entry_for), **changes)
+
+
 @pytest.mark.parametrize("versions", [None, "unknown", 3])
 def test_null_metadata_is_healed(entry_for, versions):
     entry = CacheEntry.from_dict({**entry_for().to_dict(), "versions": versions})
@@ -110,6 +193,13 @@ def test_the_better_measured_entry(entry_for):
     assert replace(entry, date="2027-01-01T00:00:00Z").better_than(entry)
     assert entry.better_than(replace(entry, trials=99, origin="predicted"))
     assert not entry.better_than(entry)
+
+
+def test_of_two_tellings_of_one_measurement_the_one_that_tells_more_is_better(entry_for):
+    more, less = kept_torch(entry_for), kept_torch(entry_for, fastest=None, fastest_ratio=None)
+    assert more.better_than(less)
+    assert not less.better_than(more)
+    assert replace(less, trials=41).better_than(more)
 
 
 @pytest.mark.parametrize("text", ["\x1b[31mred", "two\nlines", "\x00", "\u202eback"])

@@ -66,15 +66,20 @@ def test_a_search_ends_with_the_fastest_and_a_fair_ratio(laboratory, fake_labora
     assert entry.ratio == pytest.approx(1.1)
     assert entry.key.source == kernels.source_hash("wgmma")
     assert entry.beats_torch
+    assert (entry.fastest, entry.fastest_ratio) == (None, None)
 
 
-def test_what_does_not_beat_torch_by_the_margin_is_a_torch_entry(laboratory, monkeypatch):
+def test_what_does_not_beat_torch_by_the_margin_is_a_torch_entry(
+    laboratory, fake_laboratory, monkeypatch
+):
     monkeypatch.setattr("autoswizzle.tuning.versions", dict)
     bench = laboratory(101.0)  # 1 % slower than ours
     entry = entry_of(PROBLEM, bench, bench.search(PROBLEM))
     assert (entry.config, entry.time_us, entry.torch_us, entry.ratio) == (TORCH, 101.0, 101.0, 1.0)
     assert entry.key.source == ""
     assert not entry.beats_torch
+    assert entry.fastest == fake_laboratory.winner(PROBLEM)
+    assert entry.fastest_ratio == pytest.approx(1.01)
 
 
 def test_a_search_whose_kernels_all_fail_has_no_entry(laboratory, fake_laboratory, monkeypatch):

@@ -29,5 +29,6 @@ def test_shipped_entries_are_whole_measured_and_legal(path, monkeypatch):
         assert why_illegal(entry.config, problem, gpu) is None
         assert entry.origin == "measured"
         assert entry.config.kernel == "torch" or entry.beats_torch
+        assert entry.fastest is None or why_illegal(entry.fastest, problem, gpu) is None
         assert entry.versions["torch"]
         assert entry.date

@@ -1,5 +1,6 @@
 """Which configurations of like problems a search starts from."""
 
+from dataclasses import replace
 from itertools import islice
 
 import pytest
@@ -88,6 +89,38 @@ def test_only_what_a_kernel_of_ours_won_by_measurement_on_this_gpu_counts(known,
     assert known([entry_for(own, config=A, gpu=other)]) == []
     assert known([entry_for(own, config=TORCH)]) == []
     assert known([entry_for(own, config=A, origin="predicted")]) == []
+
+
+def test_what_was_fastest_of_ours_where_torch_was_kept_is_an_idea(known, entry_for):
+    """Nearer than another's winner before it, as near behind it: by hand 0, 1, 1 and 2."""
+
+    def lost(problem, config):
+        return entry_for(problem, config=TORCH, fastest=config, fastest_ratio=0.99)
+
+    first, last = sorted((B, C), key=str)
+    found = [
+        lost("2048x6144x4096:bf16:nt", first),
+        entry_for("8192x6144x4096:bf16:nt", config=last),
+        entry_for("1024x6144x4096:bf16:nt", config=D),
+        lost("4096x6144x4096:bf16:nt", A),
+    ]
+    assert known(found) == [A, last, first, D]
+    far = replace(lost(str(PROBLEM), E), origin="predicted")
+    assert known([far]) == []
+
+
+def test_equally_far_is_so_in_every_direction(known, entry_for):
+    """1.5 times more and fewer columns: log2 of the one is a bit off that of the other."""
+    less, more = sorted((B, C), key=str)
+    found = [
+        entry_for("4096x9216x4096:bf16:nt", config=TORCH, fastest=less, fastest_ratio=0.99),
+        entry_for("4096x4096x4096:bf16:nt", config=more),
+    ]
+    turned = [
+        entry_for("4096x4096x4096:bf16:nt", config=TORCH, fastest=less, fastest_ratio=0.99),
+        entry_for("4096x9216x4096:bf16:nt", config=more),
+    ]
+    assert known(found) == known(turned) == [more, less]
 
 
 def test_entries_of_other_sources_and_compilers_are_ideas_too(known, entry_for):

@@ -169,6 +169,13 @@ def test_a_search_starts_from_what_won_for_like_problems(tried, odd, entry_for, 
     assert first[:3] == [odd[0], odd[1], fake_laboratory.seeds(LARGE)[1]]
 
 
+def test_a_search_starts_from_the_fastest_of_ours_where_torch_was_kept(tried, odd, entry_for):
+    keep(entry_for, 8192, TORCH, fastest=odd[0], fastest_ratio=1.01)
+    keep(entry_for, 2048, odd[1])
+    [first] = tried(LARGE)
+    assert first[:2] == [odd[1], odd[0]]
+
+
 def test_force_tries_its_own_outdated_configuration_first(tried, odd, entry_for):
     keep(entry_for, 8192, odd[0])
     keep(entry_for, 4096, odd[1], source="older")
