@@ -7,7 +7,8 @@ Cases: prefill of 2048 and 8192 tokens; decode of batch 1, 16 and 64 with 2048 t
 as a CUDA graph; a training step of 4096 tokens (forward, backward, SGD). Each eager against eager
 and compiled against compiled. Plain and patched alternate (A B B A), the ratio is the median over
 the rounds with its 95 % interval; gemm_share is the part of plain torch's device time in products.
-Problems are recorded, and tuned unless they have an entry. Writes results/<gpu>/model.json after
+Problems are recorded, and tuned unless they have an entry; --margin: the share of torch's time that
+their winners must save, instead of the effort's. Writes results/<gpu>/model.json after
 each case, with the verdicts on its problems, and prints a table last.
 """
 
@@ -26,6 +27,7 @@ from torch.nn import functional
 import autoswizzle
 from autoswizzle.cache.entry import CacheEntry
 from autoswizzle.hardware import detect
+from autoswizzle.search.effort import find_effort
 from autoswizzle.search.statistics import median_interval
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
@@ -61,6 +63,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=6, help="timed for each comparison")
     parser.add_argument("--tune-seconds", type=float, default=15, help="searched for each problem")
     parser.add_argument("--effort", default="quick")
+    parser.add_argument("--margin", type=float)
     parser.add_argument("--no-tune", action="store_true")
     parser.add_argument("--only", nargs="*", default=[], help="kinds of cases")
     parser.add_argument("--context", type=int, default=2048)
@@ -68,6 +71,7 @@ def main() -> None:
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    effort = find_effort(options.effort).with_margin(options.margin)
     torch.compiler.config.force_disable_caches = True  # they may hold graphs of before tuning
     cases = [case for case in CASES if not options.only or case.kind in options.only]
     shape = replace(LLAMA_3_8B, layers=options.layers)
@@ -83,8 +87,8 @@ def main() -> None:
         if not options.dry_run:
             gpu = detect(0)
             path = (options.out or folder_of(gpu)) / "model.json"
-            told = {"layers": options.layers, "context": options.context, "verdicts": verdicts}
-            write(path, {**stamp(gpu), **told, "rows": rows})
+            told = {"layers": options.layers, "context": options.context, "margin": effort.margin}
+            write(path, {**stamp(gpu), **told, "verdicts": verdicts, "rows": rows})
     print_table(rows)
 
 
@@ -100,7 +104,10 @@ def compared(
     problems = [problem for problem in counts if problem.batch == 1]
     verdicts = {}
     if not (options.dry_run or options.no_tune):
-        tune = {"effort": options.effort, "seconds": options.tune_seconds, "out": options.entries}
+        tune = {
+            "effort": options.effort, "seconds": options.tune_seconds, "margin": options.margin,
+            "out": options.entries,
+        }  # fmt: skip
         for result in autoswizzle.tune(problems, **tune).results:
             chosen = result.error if result.entry is None else result.entry.config
             print(case, result.problem, chosen, flush=True)

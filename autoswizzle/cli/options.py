@@ -50,17 +50,30 @@ def integer(least: int) -> Callable[[str], int]:
     return parsed(parse)
 
 
-def _positive(text: str) -> float:
+def _number(text: str) -> float:
+    """The number that text spells, NaN where it spells none."""
     try:
-        value = float(text) if text.isascii() and "_" not in text else math.nan
+        return float(text) if text.isascii() and "_" not in text else math.nan
     except ValueError:
-        value = math.nan
+        return math.nan
+
+
+def _positive(text: str) -> float:
+    value = _number(text)
     if not 0 < value < math.inf:
         raise ArgumentError(f"must be a number above 0, got {text!r}")
     return value
 
 
+def _percent(text: str) -> float:
+    value = _number(text)
+    if not 0 <= value < 100:
+        raise ArgumentError(f"must be a number from 0 to below 100, got {text!r}")
+    return value
+
+
 positive = parsed(_positive)
+percent = parsed(_percent)
 
 
 def choice(*legal: str) -> Callable[[str], str]:

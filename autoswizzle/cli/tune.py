@@ -17,6 +17,7 @@ from autoswizzle.cli.options import (
     integer,
     is_extent,
     parsed,
+    percent,
     positive,
     present_gpu,
 )
@@ -33,6 +34,9 @@ from autoswizzle.settings import settings
 
 if TYPE_CHECKING:
     from autoswizzle.results import TuneReport, TuneResult
+
+
+_MARGIN = 100 * EFFORTS["standard"].margin  # of every effort, percent
 
 
 def _tokens(text: str | None) -> Sequence[int]:
@@ -158,6 +162,15 @@ def tune(
             "--seconds", parser=positive, metavar="S", help="Search time for each problem."
         ),
     ] = None,
+    margin: Annotated[
+        float | None,
+        typer.Option(
+            "--margin",
+            parser=percent,
+            metavar="PERCENT",
+            help=f"Of torch's time, what a winner must save. Default: {_MARGIN:g}.",
+        ),
+    ] = None,
     storage: Storage = None,
     device: Annotated[
         int | None,
@@ -237,6 +250,7 @@ def tune(
             out=out,
             trials=trials,
             seconds=seconds,
+            margin=None if margin is None else margin / 100,
             force=force,
             from_scratch=from_scratch,
         )

@@ -53,6 +53,14 @@ class Effort:
             min_gain=0.0,
         )
 
+    def with_margin(self, margin: float | None = None) -> "Effort":
+        """The same effort with the caller's margin; raises ArgumentError unless 0 <= margin < 1."""
+        if margin is None:
+            return self
+        if type(margin) not in (int, float) or not 0 <= margin < 1:
+            raise ArgumentError(f"margin must be a number from 0 to below 1, got {margin!r}")
+        return replace(self, margin=float(margin))
+
 
 EFFORTS: Mapping[str, Effort] = {
     effort.name: effort

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from autoswizzle.config import TORCH, GemmConfig
@@ -42,6 +42,10 @@ class Final:
     def measurement(self) -> Measurement:
         """The winner's confirming measurement."""
         return next(item for item in self.confirmed if item.config == self.winner)
+
+    def judged(self, margin: float) -> "Final":
+        """The same races, won by the fastest if ratio_low is above 1 + margin, else by torch."""
+        return replace(self, winner=self.fastest if self.ratio_low > 1 + margin else TORCH)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready mapping of every field."""
@@ -96,8 +100,8 @@ def run_final(finalists: Sequence[GemmConfig], race: RaceCall, margin: float) ->
             _leave_out(fastest, error)
             sound.remove(fastest)
     ratio, low, high = second.ratio()
-    winner = fastest if low > 1 + margin else TORCH
-    return Final(winner, fastest, ratio, low, high, first.measurements, second.measurements)
+    raced = first.measurements, second.measurements
+    return Final(TORCH, fastest, ratio, low, high, *raced).judged(margin)
 
 
 def _without_failing(finalists: Sequence[GemmConfig], race: RaceCall) -> list[GemmConfig]:

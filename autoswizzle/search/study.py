@@ -245,13 +245,15 @@ def _final(
     bench: _Bench,
     race: RaceCall,
 ) -> Final:
-    """The final of the fastest; the stored one if it was between the same finalists as they are."""
+    """The final of the fastest; the stored one if it was between the same finalists as they are,
+    judged by this effort's margin.
+    """
     chosen = finalists(measured(records), effort.finalists, searched.default)
     names = [[config.to_dict(), history.revision(config)] for config in chosen]
     stored = history.final or {}
     if stored.get("finalists") == names:
         with suppress(AutoswizzleError, TypeError):  # another version's
-            return Final.from_dict(stored.get("final", {}))
+            return Final.from_dict(stored.get("final", {})).judged(effort.margin)
     try:
         with bench.measuring():
             final = run_final(chosen, race, effort.margin)

@@ -34,6 +34,7 @@ def dask_setup(worker):
     def search(laboratory, problem, progress, seeds):
         log(folder, "begin", problem)
         (folder / f"seeds {problem.m}").write_text(str(len(seeds)))
+        (folder / f"margin {problem.m}").write_text(str(laboratory.effort.margin))
         if problem.n == KILLS:
             os.kill(os.getpid(), signal.SIGKILL)
         if problem.n == FAILS:

@@ -180,3 +180,11 @@ def test_what_is_no_legal_word(call, wrong):
 def test_what_is_no_number_of_seconds(wrong):
     with pytest.raises(ArgumentError, match="seconds must be a number above 0, got"):
         autoswizzle.tune([PROBLEM], seconds=wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong", ["1", [], {}, True, 1, -1, np.array([1, 2]), float("nan"), float("inf")], ids=repr
+)
+def test_what_is_no_margin(wrong):
+    with pytest.raises(ArgumentError, match="margin must be a number from 0 to below 1, got"):
+        autoswizzle.tune([PROBLEM], margin=wrong)

@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
 
 from autoswizzle import tuning
 from autoswizzle.cache.store import export_entries, read_entries
@@ -16,6 +17,7 @@ from autoswizzle.config import TORCH, GemmConfig
 from autoswizzle.hardware import find_gpu
 from autoswizzle.kernels import source_hash
 from autoswizzle.problem import GemmProblem
+from autoswizzle.results import TuneReport
 from autoswizzle.search.measure import Measurement, Race
 
 ROOT = Path(__file__).parents[2]
@@ -247,6 +249,35 @@ def test_quack_is_a_contender(run, load, tmp_path):
     assert found["geomean_over_quack"] == pytest.approx(1.04)
     assert found["geomean_over_torch"] == pytest.approx(1.02)
     assert found["quack"] == "0.6"
+
+
+@pytest.mark.parametrize(("given", "margin"), [(["--margin", "0.01"], 0.01), ([], 0.02)])
+def test_a_models_results_tell_the_margin_of_its_verdicts(
+    load, monkeypatch, tmp_path, given, margin
+):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    model, asked = load("model"), []
+    replaced = {
+        "detect": lambda device: H200,
+        "stamp": lambda gpu: {},
+        "build": lambda shape, device: None,
+        "work_of": lambda *_: lambda: None,
+        "gemm_share": lambda work: 0.5,
+        "versions_of": lambda *_, **__: (None, None),
+        "race": lambda *_: (1.0, 1.0, 1.0, 1.0),
+    }
+    for name, value in replaced.items():
+        monkeypatch.setattr(model, name, value)
+    monkeypatch.setattr(
+        "autoswizzle.tune", lambda _, **options: asked.append(options) or TuneReport(())
+    )
+    monkeypatch.setattr("autoswizzle.prepare", lambda problems: [])
+    arguments = ["model.py", "--only", "train", "--out", str(tmp_path), *given]
+    monkeypatch.setattr(sys, "argv", arguments)
+    with torch.compiler.config.patch(force_disable_caches=True):  # which it sets
+        model.main()
+    assert json.loads((tmp_path / "model.json").read_text())["margin"] == margin
+    assert [options["margin"] for options in asked] == [margin if given else None]
 
 
 def test_the_order_sweep_keeps_what_it_measured_of_this_configuration(load, tmp_path):

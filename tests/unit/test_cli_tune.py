@@ -69,6 +69,7 @@ def test_options_reach_the_search(tuning, tmp_path, capsys):
         "effort": "quick",
         "trials": 5,
         "seconds": 2.5,
+        "margin": None,
         "devices": [1],
         "backend": None,
         "storage": "sqlite:///s.db",
@@ -84,6 +85,13 @@ def test_a_search_from_scratch_is_asked_for(tuning):
     assert run(["tune", "4x4x4", "--from-scratch"]) == 0
     [(_, passed)] = tuning.calls
     assert passed["from_scratch"] is True
+
+
+@pytest.mark.parametrize(("percent", "share"), [("1", 0.01), ("0", 0), ("2.5", 0.025)])
+def test_a_margin_is_given_in_percent(tuning, percent, share):
+    assert run(["tune", "4x4x4", "--margin", percent]) == 0
+    [(_, passed)] = tuning.calls
+    assert passed["margin"] == share
 
 
 def test_a_kept_torch_and_a_skipped_problem_are_success_and_said(tuning, capsys):
@@ -144,6 +152,9 @@ def test_json_is_all_that_stdout_holds(tuning, capsys):
         (["4x4x4", "--trials", "0"], ["--trials must be an integer of at least 1", "'0'"]),
         (["4x4x4", "--seconds", "-1"], ["--seconds must be a number above 0", "'-1'"]),
         (["4x4x4", "--seconds", "inf"], ["--seconds must be a number above 0", "'inf'"]),
+        (["4x4x4", "--margin", "-1"], ["--margin must be a number from 0 to below 100", "'-1'"]),
+        (["4x4x4", "--margin", "100"], ["--margin must be a number from 0 to below 100", "'100'"]),
+        (["4x4x4", "--margin", "nan"], ["--margin must be a number from 0", "'nan'"]),
         (["4x4x4", "--effort", "mild"], ["--effort must be one of quick, standard", "'mild'"]),
         (["4x4x4", "--storage", "here"], ["--storage must be a URL", "'here'"]),
         (["4x4x4", "--device", "one"], ["--device must be an integer of at least 0", "'one'"]),

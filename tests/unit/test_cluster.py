@@ -154,6 +154,12 @@ def test_a_worker_starts_from_what_it_knows_unless_from_scratch(workers):
     assert known() == 0
 
 
+def test_a_worker_is_told_the_margin(workers):
+    command = ["tune", PROBLEMS[0], "--force", "--margin", "1", "--backend", workers.backend]
+    assert run(command) == 0
+    assert (workers.folder / "margin 16").read_text() == "0.01"
+
+
 def test_a_worker_without_a_gpu_is_passed_over(workers):
     workers.cluster.wait_for_workers(3)
     workers.set("no GPU 0", "no GPU 1")
@@ -248,6 +254,7 @@ def test_a_problem_that_kills_its_workers_is_a_failed_result(workers, monkeypatc
         ({"backend": "dask://here:1", "devices": [0]}, "devices must be left out with backend"),
         ({"backend": "dask://here:1", "storage": "sqlite:///s"}, "an SQLite file serves one host"),
         ({"backend": "dask://here:1", "effort": "mild"}, "effort must be one of"),
+        ({"backend": "dask://here:1", "margin": 2}, "margin must be a number from 0 to below 1"),
     ],
 )
 def test_bad_arguments_are_found_before_the_cluster(fresh, options, named):

@@ -1,4 +1,6 @@
 import math
+import re
+from dataclasses import replace
 
 import pytest
 
@@ -43,6 +45,20 @@ def test_a_stated_budget_is_spent_in_full():
 def test_an_illegal_budget_is_named(budget, named):
     with pytest.raises(ArgumentError, match=named):
         EFFORTS["quick"].with_budget(**budget)
+
+
+def test_a_stated_margin_leaves_the_budget_alone():
+    quick = EFFORTS["quick"]
+    assert quick.with_margin(0.01) == replace(quick, margin=0.01)
+    assert quick.with_margin(0).margin == 0
+    assert quick.with_margin() is quick
+
+
+@pytest.mark.parametrize("margin", [-0.01, 1, 1.5, math.nan, math.inf, True, "0.01", [0.01]])
+def test_an_illegal_margin_is_named(margin):
+    message = f"margin must be a number from 0 to below 1, got {margin!r}"
+    with pytest.raises(ArgumentError, match=re.escape(message)):
+        EFFORTS["quick"].with_margin(margin)
 
 
 def test_an_unknown_effort_lists_the_legal_ones():

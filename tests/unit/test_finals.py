@@ -54,6 +54,16 @@ def test_ours_wins_only_by_the_margin_beyond_noise(ours_us, wins):
     assert [item.config for item in final.confirmed] == [OURS[1], TORCH]
 
 
+@pytest.mark.parametrize("margin", [0.0, 0.005, 0.01, 0.02])
+def test_a_margin_decides_what_was_raced_as_it_would_have_before(margin):
+    """Ours is 1 % faster, give or take a tenth of that."""
+    race = race_of({OURS[0]: 99.0, TORCH: 100.0})
+    final = run_final(OURS[:1], race, margin=margin)
+    assert final.winner == (OURS[0] if margin < 0.01 else TORCH)
+    for before in (0.0, 0.9):
+        assert final.judged(before).judged(margin) == final
+
+
 def test_a_gain_that_noise_could_explain_is_no_win():
     def race(configs, seed):
         rounds = ((90.0,) * 18 + (101.0,) * 12, (100.0,) * 30)  # faster in 18 rounds of 30

@@ -641,6 +641,16 @@ def test_a_final_of_another_version_is_run_again(url, final):
     assert len(again.calls) == 2
 
 
+def test_a_stored_final_is_judged_by_the_margin_asked_for(url):
+    race = fake_race(1.015)
+    assert run(Bench(), url, trials(7), race=race).final.winner == TORCH
+    raced = len(race.calls)
+    closer = run(Bench(), url, trials(7).with_margin(0.01), race=race)
+    assert closer.final.winner == closer.final.fastest == closer.best.config
+    assert run(Bench(), url, trials(7), race=race).final.winner == TORCH
+    assert len(race.calls) == raced
+
+
 def test_a_final_of_other_kernels_is_run_again(url):
     """The same finalists, but measured with another source or compiler."""
     seeds = rank(PROBLEM, GPU, top=5, configs=WIDE_CONFIGS)

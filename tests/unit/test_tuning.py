@@ -317,6 +317,37 @@ def test_a_verdict_of_another_host_is_taken_over(searches, monkeypatch, tmp_path
     assert searches.sizes == [16, 16, 32, 48]
 
 
+def test_a_verdict_of_another_margin_is_taken_over_unless_forced(
+    tried, monkeypatch, tmp_path, fake_laboratory
+):
+    """Ours is 1.5 % faster."""
+    monkeypatch.setattr(fake_laboratory.FakeLaboratory, "torch_us", 101.5)
+    storage, problem = f"sqlite:///{tmp_path}/shared.db", LARGE
+    fastest = fake_laboratory.winner(problem)
+    store = other_host(monkeypatch, tmp_path, "one")
+    tried(problem, storage=storage)
+    [kept] = [stored.entry for stored in store.entries()]
+    assert (kept.config, kept.fastest) == (TORCH, fastest)
+    store = other_host(monkeypatch, tmp_path, "two")
+    tried(problem, storage=storage, margin=0.01)
+    assert [stored.entry for stored in store.entries()] == [kept]
+    tried(problem, storage=storage, margin=0.01, force=True)
+    entries = {stored.entry.config: stored.entry for stored in store.entries()}
+    assert entries[fastest].ratio == pytest.approx(1.015)
+    assert not entries[fastest].beats_torch  # by 2 %, which nearest asks for
+
+
+@pytest.mark.parametrize(
+    ("margin", "wins"), [(None, False), (0.0, True), (0.014, True), (0.5, False)]
+)
+def test_a_margin_decides_what_wins(tried, monkeypatch, fake_laboratory, margin, wins):
+    """Ours is 1.5 % faster."""
+    monkeypatch.setattr(fake_laboratory.FakeLaboratory, "torch_us", 101.5)
+    tried(LARGE, margin=margin)
+    [entry] = [stored.entry for stored in shared_store().entries()]
+    assert entry.config == (fake_laboratory.winner(LARGE) if wins else TORCH)
+
+
 def test_another_versions_verdict_is_not(searches, monkeypatch, tmp_path):
     storage = f"sqlite:///{tmp_path}/shared.db"
     other_host(monkeypatch, tmp_path, "one")
