@@ -1,6 +1,7 @@
 """One tuned entry: what was chosen for a key, what it measured, and how."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -142,7 +143,7 @@ class CacheEntry:
     def from_json(cls, text: str) -> "CacheEntry":
         """Inverse of to_json; raises CacheError with the reason."""
         try:
-            return cls.from_dict(json.loads(text, parse_constant=refuse_constant))
+            return cls.from_dict(parse_json(text))
         except (ValueError, RecursionError) as error:
             raise CacheError(f"not a JSON text: {error}") from None
 
@@ -167,6 +168,15 @@ def _positive(value: object) -> bool:
     return isinstance(value, (int, float)) and type(value) is not bool and 0 < value < _MAX_NUMBER
 
 
-def refuse_constant(constant: str) -> float:
-    """Reject NaN and the infinities, which Python's reader takes for numbers."""
-    raise ValueError(f"{constant} is not a JSON number")
+def parse_json(text: str) -> object:
+    """The value of a JSON text; ValueError for what is none, and for numbers that are not finite:
+    NaN and the infinities, which Python's reader takes, and those beyond a float's range.
+    """
+    return json.loads(text, parse_constant=_finite, parse_float=_finite)
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    if not math.isfinite(value):
+        raise ValueError(f"{number:.80} is not a finite JSON number")
+    return value

@@ -1,6 +1,5 @@
 """Reading and writing cache files: bounded reads, atomic writes, nothing ever half-written."""
 
-import json
 import os
 import secrets
 import shutil
@@ -10,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from autoswizzle.cache.entry import refuse_constant
+from autoswizzle.cache.entry import parse_json
 from autoswizzle.errors import ArgumentError, CacheError
 
 try:
@@ -46,7 +45,7 @@ def read_json(path: Path) -> object:
     except OSError as error:
         raise CacheError(reason(error)) from error
     try:
-        return json.loads(content.decode("utf-8-sig"), parse_constant=refuse_constant)
+        return parse_json(content.decode("utf-8-sig"))
     except UnicodeDecodeError:
         raise CacheError("not UTF-8 text") from None
     except (ValueError, RecursionError) as error:

@@ -70,6 +70,13 @@ def test_other_texts_are_refused(text):
         CacheEntry.from_json(text)
 
 
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN", "Infinity"])
+def test_what_an_entry_could_not_be_written_with_is_not_read(entry_for, number):
+    text = entry_for().to_json().rstrip("}\n") + f', "later": [{number}]}}'
+    with pytest.raises(CacheError, match="is not a finite JSON number"):
+        CacheEntry.from_json(text)
+
+
 @pytest.mark.parametrize("schema", [None, SCHEMA - 1, 999, "1", True, 1.0])
 def test_another_schema_names_both_versions(entry_for, schema):
     error = SchemaError if schema == 999 else CacheError
