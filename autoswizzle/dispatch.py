@@ -205,7 +205,7 @@ class Dispatcher:
             return Decision(problem, TORCH, "miss", reason)
         extents = f"m = {below.entry.key.problem.m} and {above.entry.key.problem.m}"
         if not (below.entry.beats_torch and above.entry.beats_torch):
-            reason = f"no entry; torch is as fast at {extents} or one of them"
+            reason = f"no entry; torch is about as fast or faster at {extents} or one of them"
             return Decision(problem, TORCH, "miss", reason)
         illegal = why_illegal(above.entry.config, problem, gpu)
         if illegal is not None:

@@ -54,16 +54,17 @@ def tune(
     """Find and keep the fastest configuration of each problem on GPUs of this machine.
 
     problems: GemmProblem or text forms. effort: quick, standard or exhaustive; trials, seconds
-    override its budget, margin the share of torch's time that a winner must save (0.02). storage:
-    an Optuna storage URL (default: SQLite in the cache folder), where every measurement is kept and
-    an interrupted search continues; processes that share one, on any hosts if it is a server, tune
-    no problem twice and all end with its verdict, whatever margin decided it. devices: the numbers
-    of the GPUs (default 0); each problem goes to the next free one. backend: instead, the scheduler
-    of a Dask cluster, dask://HOST:PORT, whose workers tune on their GPUs; this machine needs
-    neither GPU nor triton then. out: a cache file that gets the entries too. progress: show a bar.
-    force: tune again what has an entry. from_scratch: leave out what entries of like problems know,
-    which a search tries first otherwise (known_configs). Each verdict is stored before its GPU's
-    next problem starts; a problem that fails is reported in its result.
+    override its budget. margin: by how much a winner must be faster than torch, beyond noise
+    (0.02). storage: an Optuna storage URL (default: SQLite in the cache folder), where every
+    measurement is kept and an interrupted search continues; processes that share one, on any hosts
+    if it is a server, tune no problem twice and all end with its verdict, whatever margin decided
+    it. devices: the numbers of the GPUs (default 0); each problem goes to the next free one.
+    backend: instead, the scheduler of a Dask cluster, dask://HOST:PORT, whose workers tune on their
+    GPUs; this machine needs neither GPU nor triton then. out: a cache file that gets the entries
+    too. progress: show a bar. force: tune again what has an entry. from_scratch: leave out what
+    entries of like problems know, which a search tries first otherwise (known_configs). Each
+    verdict is stored before its GPU's next problem starts; a problem that fails is reported in its
+    result.
 
     Raises ArgumentError for bad arguments, UnavailableError without a GPU, triton or that cluster,
     CacheError when nothing could be stored, TuneError when the storage can't be used.

@@ -7,9 +7,9 @@ Cases: prefill of 2048 and 8192 tokens; decode of batch 1, 16 and 64 with 2048 t
 as a CUDA graph; a training step of 4096 tokens (forward, backward, SGD). Each eager against eager
 and compiled against compiled. Plain and patched alternate (A B B A), the ratio is the median over
 the rounds with its 95 % interval; gemm_share is the part of plain torch's device time in products.
-Problems are recorded, and tuned unless they have an entry; --margin: the share of torch's time that
-their winners must save, instead of the effort's. Writes results/<gpu>/model.json after
-each case, with the verdicts on its problems, and prints a table last.
+Problems are recorded, and tuned unless they have an entry; --margin: by how much their winners must
+be faster than torch, instead of the effort's. Writes results/<gpu>/model.json after each case, with
+the verdicts on its problems, and prints a table last.
 """
 
 import argparse

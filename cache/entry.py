@@ -73,7 +73,7 @@ class CacheEntry:
 
     @property
     def beats_torch(self) -> bool:
-        """Whether an own kernel won by more than the margin, its whole interval above 1."""
+        """Whether an own kernel won by MARGIN, whatever its search asked for, beyond noise."""
         if self.config.kernel == "torch" or self.ratio is None:
             return False
         return self.ratio >= MARGIN and (self.ratio_low or self.ratio) > 1

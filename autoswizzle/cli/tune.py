@@ -168,7 +168,7 @@ def tune(
             "--margin",
             parser=percent,
             metavar="PERCENT",
-            help=f"Of torch's time, what a winner must save. Default: {_MARGIN:g}.",
+            help=f"By how much a winner must be faster than torch. Default: {_MARGIN:g}.",
         ),
     ] = None,
     storage: Storage = None,

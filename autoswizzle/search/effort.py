@@ -18,9 +18,9 @@ class Effort:
     predictions tried before the sampler takes over. screening_ms: GPU time one candidate is timed
     for. finalists, final_ms: how many candidates the interleaved final compares, and the GPU time
     of each of its two races, which the contenders share. candidate_s: time limit of one candidate,
-    after which it counts as hung. margin: share of torch's time that a winner must save, beyond
-    noise. min_gain: the search ends when the rest of its budget is expected to save less than this
-    share; 0 spends the budget in full.
+    after which it counts as hung. margin: by how much a winner must be faster than torch, beyond
+    noise: torch's time over its own above 1 + margin. min_gain: the search ends when the rest of
+    its budget is expected to save less than this share; 0 spends the budget in full.
     """
 
     name: str
