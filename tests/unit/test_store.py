@@ -250,6 +250,17 @@ def test_half_a_valid_file(tmp_path, entry_for):
     assert user_store(tmp_path).get(entry.key) is None
 
 
+@pytest.mark.parametrize("number", ["1e999", "NaN", "-Infinity"])
+def test_a_number_that_could_not_be_written_again_is_not_read(tmp_path, entry_for, number):
+    entry = entry_for()
+    path = tmp_path / entry.key.file_name
+    text = json.dumps({**entry.to_dict(), "later": "a number"})
+    path.write_text(text.replace('"a number"', "1e9"))
+    assert user_store(tmp_path).get(entry.key).entry == entry
+    path.write_text(text.replace('"a number"', number))
+    assert user_store(tmp_path).get(entry.key) is None
+
+
 def test_a_byte_order_mark_is_read_normally(tmp_path, entry_for, caplog):
     entry = entry_for()
     path = tmp_path / entry.key.file_name

@@ -120,6 +120,11 @@ of_192 = {"block_n": 192, "warp_specialize": "pingpong"}
         ("4096x4096x4096:bf16:nt", {"epilogue_subtile": 3}, "epilogue_subtile in (1, 2, 4, 8)"),
         ("4096x4096x4096:bf16:nt", {"swap_ab": True}, "block_n 192 and warp_specialize pingpong"),
         (
+            "4096x4096x4096:bf16:nt",
+            {"block_n": 192, "swap_ab": True},
+            "warp_specialize pingpong for swap_ab, got 192 and cooperative",
+        ),
+        (
             "4096x4096x4096:fp32:nt:tf32",
             {**of_192, "block_k": 32, "swap_ab": True},
             "16 bits for swap_ab",
