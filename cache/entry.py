@@ -72,11 +72,16 @@ class CacheEntry:
             raise CacheError(f"fastest must be ours, and config torch, got {self.fastest}")
 
     @property
-    def beats_torch(self) -> bool:
-        """Whether an own kernel won by more than the margin, its whole interval above 1."""
+    def won(self) -> bool:
+        """Whether an own kernel is faster than torch, its whole interval above 1, by any margin."""
         if self.config.kernel == "torch" or self.ratio is None:
             return False
-        return self.ratio >= MARGIN and (self.ratio_low or self.ratio) > 1
+        return self.ratio > 1 and (self.ratio_low or self.ratio) > 1
+
+    @property
+    def beats_torch(self) -> bool:
+        """Whether an own kernel won by MARGIN, whatever the margin of its search was."""
+        return self.won and (self.ratio or 0.0) >= MARGIN
 
     def better_than(self, other: "CacheEntry") -> bool:
         """Whether this one is the better measured of two entries of one key."""
