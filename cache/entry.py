@@ -12,6 +12,7 @@ from autoswizzle.errors import CacheError, ConfigError, SchemaError
 
 SCHEMA = 1
 ORIGINS = ("measured", "predicted")
+FASTEST = ("fastest", "fastest_ratio")  # of one measurement, even where they can't be read
 MARGIN = 1.02  # torch time / own time from which an own kernel counts as faster than torch
 
 
@@ -162,11 +163,7 @@ _MAX_NUMBER = 1e12  # microseconds, some eleven days: no product takes longer
 _MAX_TRIALS = 2**31
 _NUMBERS = ("time_us", "torch_us", "ratio", "ratio_low", "ratio_high", "host_us", "fastest_ratio")
 # of every entry's text, in which what else there is comes from extra
-_FIELDS = tuple(
-    item.name
-    for item in fields(CacheEntry)
-    if item.name not in ("fastest", "fastest_ratio", "extra")
-)
+_FIELDS = tuple(item.name for item in fields(CacheEntry) if item.name not in (*FASTEST, "extra"))
 
 
 def _positive(value: object) -> bool:
