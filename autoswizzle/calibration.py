@@ -89,8 +89,12 @@ class Calibration:
                 for name in READINGS
             }
             others = {item.name: data[item.name] for item in fields(cls)} | readings
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise HardwareError(f"a calibration must have every field: {error!r}") from error
+        for name in ("gpu", "date"):
+            text = others[name]
+            if not (isinstance(text, str) and text.isprintable()):
+                raise HardwareError(f"{name} must be a printable text, got {text!r:.80}")
         return cls(**others)
 
 
@@ -119,6 +123,7 @@ def calibrated(gpu: Gpu) -> Gpu:
     path = calibration_file(gpu)
     try:
         found = Calibration.from_dict(json.loads(path.read_text()))
+        applied = found.applied_to(gpu)
     except FileNotFoundError:
         return gpu
     except (OSError, ValueError, RecursionError) as error:  # HardwareError is a ValueError
@@ -127,4 +132,4 @@ def calibrated(gpu: Gpu) -> Gpu:
     if (found.num_sms, found.l2_bytes) != (gpu.num_sms, gpu.l2_bytes):
         _log.warning("%s is not used: it is of a GPU with %.80s SMs", path, found.num_sms)
         return gpu
-    return found.applied_to(gpu)
+    return applied

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from autoswizzle import kernels
-from autoswizzle.cache.entry import CacheEntry
+from autoswizzle.cache.entry import MARGIN, CacheEntry
 from autoswizzle.cache.files import as_path
 from autoswizzle.cache.index import Stored
 from autoswizzle.cache.key import CacheKey, key_for
@@ -205,7 +205,8 @@ class Dispatcher:
             return Decision(problem, TORCH, "miss", reason)
         extents = f"m = {below.entry.key.problem.m} and {above.entry.key.problem.m}"
         if not (below.entry.beats_torch and above.entry.beats_torch):
-            reason = f"no entry; torch is about as fast or faster at {extents} or one of them"
+            needed = f"{100 * (MARGIN - 1):.0f} %"
+            reason = f"no entry; not both {extents} beat torch by {needed}"
             return Decision(problem, TORCH, "miss", reason)
         illegal = why_illegal(above.entry.config, problem, gpu)
         if illegal is not None:

@@ -12,6 +12,7 @@ from autoswizzle.errors import CacheError, ConfigError, SchemaError
 
 SCHEMA = 1
 ORIGINS = ("measured", "predicted")
+FASTEST = ("fastest", "fastest_ratio")  # of one measurement, even where they can't be read
 MARGIN = 1.02  # torch time / own time from which an own kernel counts as faster than torch
 
 
@@ -72,11 +73,16 @@ class CacheEntry:
             raise CacheError(f"fastest must be ours, and config torch, got {self.fastest}")
 
     @property
-    def beats_torch(self) -> bool:
-        """Whether an own kernel won by MARGIN, whatever its search asked for, beyond noise."""
+    def won(self) -> bool:
+        """Whether an own kernel is faster than torch, its whole interval above 1, by any margin."""
         if self.config.kernel == "torch" or self.ratio is None:
             return False
-        return self.ratio >= MARGIN and (self.ratio_low or self.ratio) > 1
+        return self.ratio > 1 and (self.ratio_low or self.ratio) > 1
+
+    @property
+    def beats_torch(self) -> bool:
+        """Whether an own kernel won by MARGIN, whatever the margin of its search was."""
+        return self.won and (self.ratio or 0.0) >= MARGIN
 
     def better_than(self, other: "CacheEntry") -> bool:
         """Whether this one is the better measured of two entries of one key."""
@@ -157,11 +163,7 @@ _MAX_NUMBER = 1e12  # microseconds, some eleven days: no product takes longer
 _MAX_TRIALS = 2**31
 _NUMBERS = ("time_us", "torch_us", "ratio", "ratio_low", "ratio_high", "host_us", "fastest_ratio")
 # of every entry's text, in which what else there is comes from extra
-_FIELDS = tuple(
-    item.name
-    for item in fields(CacheEntry)
-    if item.name not in ("fastest", "fastest_ratio", "extra")
-)
+_FIELDS = tuple(item.name for item in fields(CacheEntry) if item.name not in (*FASTEST, "extra"))
 
 
 def _positive(value: object) -> bool:

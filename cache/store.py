@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import RLock
 from typing import Any
 
-from autoswizzle.cache.entry import SCHEMA, CacheEntry, dump_json
+from autoswizzle.cache.entry import FASTEST, SCHEMA, CacheEntry, dump_json
 from autoswizzle.cache.files import (
     MAX_BYTES,
     check_writable,
@@ -261,7 +261,7 @@ def _order(key: CacheKey) -> tuple[Any, ...]:
 
 
 def _make_way(path: Path, key: CacheKey) -> dict[str, Any]:
-    """Unknown fields of the entry now in path; a damaged file is copied aside."""
+    """Unknown fields of the entry now in path, for another one; a damaged file is copied aside."""
     if not os.path.exists(path):  # noqa: PTH110  # False, not an error, for what names no file
         return {}
     try:
@@ -273,7 +273,7 @@ def _make_way(path: Path, key: CacheKey) -> dict[str, Any]:
     if old is None or old.key != key:
         keep_aside(path)
         return {}
-    return dict(old.extra)
+    return {name: value for name, value in old.extra.items() if name not in FASTEST}
 
 
 def _holds(entry: CacheEntry, key: CacheKey, source_of: SourceOf | None) -> bool:

@@ -74,7 +74,7 @@ def _bar(entry: CacheEntry, longest: float) -> Element:
     middle = BAR_HEIGHT / 2
     parts = []
     if entry.ratio is not None:
-        color = "win" if entry.beats_torch else "kept"
+        color = "win" if entry.won else "kept"
         width = entry.ratio * scale
         parts.append(_element("rect", class_=color, x=0, y=2, width=width, height=BAR_HEIGHT - 4))
     if entry.ratio_low is not None and entry.ratio_high is not None:

@@ -34,7 +34,7 @@ def state_of(entry: CacheEntry) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What measured entries bring, by problem: how many, and how many of them beat torch.
+    """What measured entries bring, by problem: how many, and how many of them won.
 
     geomean: of torch's time over that of what runs, torch itself counting 1; None without one.
     torch_share: of the problems that are left to torch. outdated: problems whose entry no lookup
@@ -55,7 +55,7 @@ class Summary:
         kept = sum(entry.config == TORCH for entry in measured)
         return cls(
             problems=len(measured),
-            wins=sum(entry.beats_torch for entry in measured),
+            wins=sum(entry.won for entry in measured),
             geomean=math.exp(sum(logs) / len(logs)) if logs else None,
             torch_share=kept / len(measured) if measured else None,
             outdated=sum(state_of(entry) != "ok" for entry in measured),
@@ -227,7 +227,7 @@ def _order(problem: GemmProblem) -> tuple[object, ...]:
 
 
 def _entry_dict(entry: CacheEntry) -> dict[str, Any]:
-    names = ("time_us", "torch_us", "ratio", "ratio_low", "ratio_high", "beats_torch")
+    names = ("time_us", "torch_us", "ratio", "ratio_low", "ratio_high", "won", "beats_torch")
     more = ("method", "effort", "trials", "date")
     return {
         "problem": str(entry.key.problem),

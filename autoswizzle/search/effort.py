@@ -1,6 +1,7 @@
 """Search budgets: every number that bounds a search, in one table."""
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -44,7 +45,7 @@ class Effort:
         if trials is not None and (type(trials) is not int or trials < 1):
             raise ArgumentError(f"trials must be an integer of at least 1, got {trials!r}")
         number = type(seconds) in (int, float)
-        if seconds is not None and not (number and 0 < seconds < math.inf):
+        if seconds is not None and not (number and 0 < seconds <= sys.float_info.max):
             raise ArgumentError(f"seconds must be a number above 0, got {seconds!r}")
         return replace(
             self,

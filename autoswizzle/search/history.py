@@ -6,7 +6,7 @@ enqueued with their configuration in one transaction, so their numbers decide be
 enqueue the same one: only the lowest runs.
 """
 
-import math
+import sys
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -265,4 +265,4 @@ def _decode(config: GemmConfig, stored: dict[str, Any] | None) -> Measurement | 
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and math.isfinite(value)
+    return isinstance(value, (int, float)) and abs(value) <= sys.float_info.max

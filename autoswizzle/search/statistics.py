@@ -1,6 +1,7 @@
 """What a search concludes from durations: medians with intervals, drift, expected gain."""
 
 import math
+import sys
 from collections.abc import Sequence
 from statistics import median
 
@@ -13,7 +14,7 @@ DRIFT_LIMIT = 0.05  # first to last quarter of a series; beyond it clocks or nei
 
 def checked(samples: Sequence[float]) -> Sequence[float]:
     """The samples, if every one is a possible duration; raises LaunchError otherwise."""
-    invalid = [value for value in samples if not 0 < value < math.inf]
+    invalid = [value for value in samples if not 0 < value <= sys.float_info.max]
     if invalid or not samples:
         shown = invalid[0] if invalid else "no samples"
         raise LaunchError(f"a duration must be finite and above 0, got {shown}", "InvalidDuration")

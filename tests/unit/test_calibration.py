@@ -203,6 +203,26 @@ def test_a_damaged_file_is_left_alone_with_a_warning(text, caplog):
     assert path.read_text() == text
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("date", None),
+        ("date", 20261130),
+        ("date", "2026\x1b[31m"),
+        ("gpu", ["H200"]),
+        pytest.param("dram_gbs", 10**400, id="beyond float"),
+        ("l2_effective_bytes", 1e-9),  # no whole byte
+    ],
+)
+def test_a_file_whose_content_can_not_be_used_is_left_alone_with_a_warning(field, value, caplog):
+    path = keep(microbench.calibrate(H200, FakeGpu(), repeats=1), H200)
+    reading = dict.fromkeys(("value", "low", "high"), value)
+    changed = {field: reading if field in READINGS else value}
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
+    assert calibrated(H200) is H200
+    assert str(path) in caplog.text
+
+
 def test_a_calibration_of_another_slice_is_not_used(caplog):
     keep(microbench.calibrate(H200, FakeGpu(), repeats=1), H200)
     half = replace(H200, num_sms=66)

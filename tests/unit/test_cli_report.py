@@ -70,7 +70,7 @@ def test_the_table_and_its_summary(store, capsys):
 
 
 def test_what_the_summary_counts(store, capsys):
-    """A win needs the margin and an interval above 1; predicted entries count nowhere."""
+    """A win needs an interval above 1; predicted entries count nowhere."""
     store.put(entry(ONE, **WON))
     store.put(entry(TWO, ratio=1.5, ratio_low=0.9, ratio_high=2.0))
     store.put(entry(THREE, TORCH))
@@ -79,6 +79,16 @@ def test_what_the_summary_counts(store, capsys):
     summary = reported(capsys)["summary"]
     assert summary.pop("geomean") == pytest.approx((1.21 * 1.5) ** (1 / 3))
     assert summary == {"problems": 4, "wins": 1, "torch_share": 0.25, "outdated": 0}
+
+
+def test_a_win_by_a_smaller_margin_is_one(store, capsys, tmp_path):
+    store.put(entry(ONE, ratio=1.01, ratio_low=1.005, ratio_high=1.015))
+    page = tmp_path / "page.html"
+    report = reported(capsys, "--html", page)
+    assert report["summary"]["wins"] == 1
+    [row] = report["gpus"][0]["problems"]
+    assert (row["won"], row["beats_torch"]) == (True, False)
+    assert 'class="win"' in page.read_text()
 
 
 def test_only_predicted_entries_are_no_result(store, capsys):

@@ -178,6 +178,18 @@ def test_nearest_needs_two_close_neighbours_that_beat_torch(
     assert (decision.config, decision.source) == (TORCH, "miss")
 
 
+@pytest.mark.parametrize(
+    "changes", [{"ratio": 1.01}, {"config": TORCH, "fastest": GemmConfig(), "fastest_ratio": 1.01}]
+)
+def test_a_miss_between_neighbours_that_win_by_less_does_not_call_torch_as_fast(
+    made, store, entry_for, h200, changes
+):
+    for m in (32, 64):
+        store.put(entry_for(near(m), **changes))
+    decision = made().decide(near(48), h200)
+    assert decision.reason == "no entry; not both m = 32 and 64 beat torch by 2 %"
+
+
 def test_a_neighbour_that_can_not_run_this_m_is_no_fault_of_its_entry(
     made, store, entry_for, h200, monkeypatch, caplog
 ):

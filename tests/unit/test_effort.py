@@ -40,6 +40,7 @@ def test_a_stated_budget_is_spent_in_full():
         ({"seconds": 0}, "seconds must be a number above 0, got 0"),
         ({"seconds": math.nan}, "got nan"),
         ({"seconds": math.inf}, "got inf"),
+        ({"seconds": 10**400}, "seconds must be a number above 0, got 1000"),
     ],
 )
 def test_an_illegal_budget_is_named(budget, named):

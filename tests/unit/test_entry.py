@@ -194,6 +194,22 @@ def test_beating_torch_needs_the_margin_beyond_noise(entry_for, changes, beats):
     assert entry_for(**changes).beats_torch is beats
 
 
+@pytest.mark.parametrize(
+    ("changes", "won"),
+    [
+        ({}, True),
+        ({"ratio": 1.01, "ratio_low": 1.005}, True),
+        ({"ratio": 1.01, "ratio_low": None}, True),
+        ({"ratio": 1.0, "ratio_low": None}, False),
+        ({"ratio": 1.05, "ratio_low": 0.99}, False),
+        ({"ratio": None}, False),
+        ({"config": TORCH}, False),
+    ],
+)
+def test_winning_takes_no_more_than_an_interval_above_torch(entry_for, changes, won):
+    assert entry_for(**changes).won is won
+
+
 def test_the_better_measured_entry(entry_for):
     entry = entry_for()
     assert replace(entry, trials=41).better_than(entry)

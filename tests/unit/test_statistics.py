@@ -9,7 +9,7 @@ from autoswizzle.errors import LaunchError
 from autoswizzle.search.statistics import checked, drift, expected_gain, median_interval
 
 
-@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf, pytest.param(10**400, id="huge")])
 def test_impossible_durations_are_refused(value):
     with pytest.raises(LaunchError, match="finite and above 0") as caught:
         checked([3.0, value])

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from autoswizzle.cache import files, store
 from autoswizzle.cache.entry import SCHEMA, CacheEntry
 from autoswizzle.cache.store import CacheStore, export_entries
+from autoswizzle.config import TORCH
 from autoswizzle.errors import CacheError, SchemaError
 from autoswizzle.hardware import DeviceFacts, find_gpu, gpu_from_facts
 from autoswizzle.problem import GemmProblem
@@ -350,6 +351,21 @@ def test_unknown_fields_survive_a_rewrite(tmp_path, entry_for):
     data = json.loads(path.read_text())
     assert (data["later"], data["trials"]) == (1, 7)
     assert data["versions"] == dict(entry.versions)
+
+
+def test_a_fastest_that_can_not_be_read_goes_with_its_measurement(tmp_path, entry_for):
+    """A later release would take it for what the new verdict measured."""
+    entry = entry_for(config=TORCH, ratio=1.0, ratio_low=None, ratio_high=None)
+    path = tmp_path / entry.key.file_name
+    later = {"fastest": {"kernel": "later"}, "fastest_ratio": 1.01}
+    path.write_text(json.dumps({**entry.to_dict(), **later, "note": 1}))
+    tuned = user_store(tmp_path)
+    tuned.put(CacheEntry.from_json(path.read_text()))
+    assert json.loads(path.read_text()).items() >= later.items()
+    tuned.put(replace(entry, trials=99))
+    data = json.loads(path.read_text())
+    assert (data["note"], data["trials"]) == (1, 99)
+    assert not later.keys() & data.keys()
 
 
 # Places that can't be used
