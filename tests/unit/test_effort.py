@@ -2,6 +2,7 @@ import math
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from autoswizzle.errors import ArgumentError
@@ -53,6 +54,14 @@ def test_a_stated_margin_leaves_the_budget_alone():
     assert quick.with_margin(0.01) == replace(quick, margin=0.01)
     assert quick.with_margin(0).margin == 0
     assert quick.with_margin() is quick
+
+
+def test_numpys_floats_are_numbers():
+    quick = EFFORTS["quick"]
+    assert quick.with_margin(np.float64(0.01)) == quick.with_margin(0.01)
+    assert quick.with_budget(seconds=np.float64(3)) == quick.with_budget(seconds=3)
+    with pytest.raises(ArgumentError, match="seconds must be a number above 0, got True"):
+        quick.with_budget(seconds=True)
 
 
 @pytest.mark.parametrize("margin", [-0.01, 1, 1.5, math.nan, math.inf, True, "0.01", [0.01]])
