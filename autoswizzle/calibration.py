@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from autoswizzle.errors import HardwareError
+from autoswizzle.errors import HardwareError, check_printable
 from autoswizzle.hardware import Gpu, Sustained
 from autoswizzle.settings import settings
 
@@ -92,9 +92,7 @@ class Calibration:
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise HardwareError(f"a calibration must have every field: {error!r}") from error
         for name in ("gpu", "date"):
-            text = others[name]
-            if not (isinstance(text, str) and text.isprintable()):
-                raise HardwareError(f"{name} must be a printable text, got {text!r:.80}")
+            check_printable(name, others[name], HardwareError)
         return cls(**others)
 
 

@@ -59,6 +59,12 @@ def check_choice(
     raise error(f"{name} must be one of {words}, got {shown:.1000}")
 
 
+def check_printable(name: str, value: object, error: type[AutoswizzleError]) -> None:
+    """Raise error unless value is a text without newlines and escape codes."""
+    if not (isinstance(value, str) and value.isprintable()):
+        raise error(f"{name} must be a printable text, got {value!r:.80}")
+
+
 class UnavailableError(AutoswizzleError, RuntimeError):
     """The machine lacks a GPU, a driver or a package that the call needs."""
 

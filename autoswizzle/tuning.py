@@ -136,6 +136,9 @@ def tune(
             count = min(KNOWN, budget.trials // 4)  # most of few trials are the predictions'
             return known_configs(problem, laboratory.gpu, entries, count)
 
+        def announce(laboratory: Laboratory, problem: GemmProblem) -> None:
+            laboratory.announce(problem, seeds(laboratory, problem))
+
         def work(laboratory: Laboratory, problem: GemmProblem) -> TuneResult | None:
             def search() -> "SearchResult":
                 ideas = seeds(laboratory, problem)
@@ -143,8 +146,7 @@ def tune(
 
             later = following.get(problem)
             if later is not None and known(laboratory, later) is None:
-                # compiles while this one is measured
-                scout.submit(laboratory.announce, later, seeds(laboratory, later))
+                scout.submit(announce, laboratory, later)  # compiles while this one is measured
             result = known(laboratory, problem)
             if result is None:
                 result = _shared(problem, laboratory, store, claims, force, search)

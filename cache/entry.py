@@ -8,7 +8,7 @@ from typing import Any
 
 from autoswizzle.cache.key import CacheKey
 from autoswizzle.config import GemmConfig
-from autoswizzle.errors import CacheError, ConfigError, SchemaError
+from autoswizzle.errors import CacheError, ConfigError, SchemaError, check_printable
 
 SCHEMA = 1
 ORIGINS = ("measured", "predicted")
@@ -59,9 +59,7 @@ class CacheEntry:
             if not (optional and value is None) and not _positive(value):
                 raise CacheError(f"{name} must be a finite number above 0, got {value!r:.80}")
         for name in ("method", "effort", "date", "gpu"):
-            value = getattr(self, name)
-            if not (isinstance(value, str) and value.isprintable()):  # no newline, no escape code
-                raise CacheError(f"{name} must be a printable text, got {value!r:.80}")
+            check_printable(name, getattr(self, name), CacheError)
         if type(self.trials) is not int or not 0 <= self.trials < _MAX_TRIALS:
             raise CacheError(f"trials must be an integer of at least 0, got {self.trials!r:.80}")
         if (self.fastest is None) != (self.fastest_ratio is None):
