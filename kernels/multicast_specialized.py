@@ -188,13 +188,18 @@ def _consume(outputs, ring, pair, turn, shape, SELF: gl.constexpr, plan: gl.cons
         accs = zero
         for step in range(steps):
             mbarrier.wait(full.index(slot), phase)
-            accs = multiply(accs, ring, slot, share, step > 0, plan)
-            accs = in_flight(wait_for(accs, 1, plan))
+            # The tensor cores work on the first product while the slot before, and the turn in a
+            # tile's last step, are handed over: each takes a barrier of all warps.
+            accs = multiply(accs, ring, slot, share, step > 0, 0, 1, plan)
+            accs = in_flight(wait_for(accs, 1))
             _release(own, pair, before(slot, plan.stages), step > 0)
+            if plan.alternate == 2 and len(accs) > 1:
+                mbarrier.arrive(turn.index(1 - SELF), count=1, pred=step == steps - 1)
+            accs = multiply(accs, ring, slot, share, step > 0, 1, len(accs), plan)
             slot, phase = advance(slot, phase, plan.stages)
-        if plan.alternate == 2:
+        if plan.alternate == 2 and len(accs) == 1:
             mbarrier.arrive(turn.index(1 - SELF), count=1)
-        sums = wait_for(accs, 0, plan)
+        sums = wait_for(accs, 0)
         _release(own, pair, before(slot, plan.stages), True)
         row, col = tile_start(index, shape, plan)
         row += share * plan.strips * plan.rows

@@ -28,7 +28,7 @@ class Plan:
 
     pieces: widths that block_n is made of, each a power of two. shares: consumers (or parts) that
     the rows of a tile are split among; strips: of rows rows each, that a consumer multiplies one
-    by one, as 192 rows of its own are no power of two. alternate: consumers that take turns
+    by one. alternate: consumers that take turns
     tile by tile. stores: shared-memory buffers a consumer stores through, store_n columns each.
     divided: k steps of some tiles are split into parts, each a work item of its own (wgmma_split).
     added: slices of store_n columns that partial sums are added to at once.
@@ -191,8 +191,10 @@ def _accumulator(COLUMNS: gl.constexpr, plan: gl.constexpr):
 
 
 @gluon.jit
-def multiply(accs, ring, slot, share, use_acc, plan: gl.constexpr):
-    """Starts acc (+)= A @ B on one k step for each piece of each strip of a share."""
+def multiply(
+    accs, ring, slot, share, use_acc, FIRST: gl.constexpr, END: gl.constexpr, plan: gl.constexpr
+):
+    """Starts acc (+)= A @ B on one k step for accs FIRST..END: of each piece of each strip."""
     a_s, b_s, _, _ = ring
     sums = ()
     for strip in gl.static_range(plan.strips):
@@ -203,28 +205,30 @@ def multiply(accs, ring, slot, share, use_acc, plan: gl.constexpr):
             b = b_s[i].index(slot)
             if plan.b_transposed:
                 b = b.permute((1, 0))
-            acc = accs[strip * len(plan.pieces) + i]
-            sums += (
-                warpgroup_mma(
-                    a, b, acc, use_acc=use_acc, precision=plan.precision.value, is_async=True
-                ),
-            )
+            if strip * len(plan.pieces) + i >= FIRST and strip * len(plan.pieces) + i < END:
+                acc = warpgroup_mma(
+                    a, b, accs[strip * len(plan.pieces) + i], use_acc=use_acc,
+                    precision=plan.precision.value, is_async=True,
+                )  # fmt: skip
+            else:
+                acc = accs[strip * len(plan.pieces) + i]
+            sums += (acc,)
     return sums
 
 
 @gluon.jit
-def wait_for(accs, STEPS: gl.constexpr, plan: gl.constexpr):
-    """The accumulators, as tensors, once all but the last STEPS steps are done."""
+def wait_for(accs, LEFT: gl.constexpr):
+    """The accumulators, as tensors, once all but the last LEFT products are done."""
     if len(accs) == 1:
-        done = (warpgroup_mma_wait(STEPS, deps=accs),)
+        done = (warpgroup_mma_wait(LEFT, deps=accs),)
     else:
-        done = warpgroup_mma_wait(len(accs) * STEPS, deps=accs)
+        done = warpgroup_mma_wait(LEFT, deps=accs)
     return done
 
 
 @gluon.jit
 def in_flight(done):
-    """Accumulators again, of what _wait gave."""
+    """Accumulators again, of what wait_for gave."""
     accs = ()
     for i in gl.static_range(len(done)):
         accs += (warpgroup_mma_init(done[i]),)

@@ -53,14 +53,14 @@ def pipelined(a_desc, b_desc, tail_desc, c_desc, counter, m, n, k, group_size, p
         accs = zero
         for step in range(steps):
             mbarrier.wait(full.index(slot), phase)
-            accs = multiply(accs, ring, slot, 0, step > 0, plan)
-            accs = in_flight(wait_for(accs, 1, plan))
+            accs = multiply(accs, ring, slot, 0, step > 0, 0, len(accs), plan)
+            accs = in_flight(wait_for(accs, len(accs)))
             barrier()  # every warp has read the slot of the step before, where the next copy goes
             loaded = _load_ahead(
                 inputs, ring, slot, step, loaded, available, here, there, steps, plan
             )
             slot, phase = advance(slot, phase, plan.stages)
-        sums = wait_for(accs, 0, plan)
+        sums = wait_for(accs, 0)
         store_tile(sums, c_desc, c_s, 0, here[0], here[1], plan)
         loaded -= steps
         index = following

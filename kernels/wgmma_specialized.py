@@ -180,13 +180,18 @@ def _consume(outputs, ring, turn, queue, shape, division, SELF: gl.constexpr, pl
         accs = zero
         for step in range(first, end):
             mbarrier.wait(full.index(slot), phase)
-            accs = multiply(accs, ring, slot, share, step > first, plan)
-            accs = in_flight(wait_for(accs, 1, plan))
+            # The tensor cores work on the first product while the slot before, and the turn in a
+            # tile's last step, are handed over: each takes a barrier of all warps.
+            accs = multiply(accs, ring, slot, share, step > first, 0, 1, plan)
+            accs = in_flight(wait_for(accs, 1))
             mbarrier.arrive(empty.index(before(slot, plan.stages)), count=1, pred=step > first)
+            if plan.alternate == 2 and len(accs) > 1:
+                mbarrier.arrive(turn.index(1 - SELF), count=1, pred=step == end - 1)
+            accs = multiply(accs, ring, slot, share, step > first, 1, len(accs), plan)
             slot, phase = advance(slot, phase, plan.stages)
-        if plan.alternate == 2:
+        if plan.alternate == 2 and len(accs) == 1:
             mbarrier.arrive(turn.index(1 - SELF), count=1)
-        sums = wait_for(accs, 0, plan)
+        sums = wait_for(accs, 0)
         mbarrier.arrive(empty.index(before(slot, plan.stages)), count=1)
         row, col = tile_start(tile, shape, plan)
         row += share * plan.strips * plan.rows

@@ -49,9 +49,9 @@ def consumers(config: GemmConfig) -> int:
 
 
 def row_strips(config: GemmConfig) -> int:
-    """Strips of 64 rows that one consumer of a wgmma kernel makes 192 rows of, else 1."""
+    """Strips of 64 rows that a consumer multiplies one by one, where it has a tile to itself."""
     rows, _ = multiplied(config)
-    return 3 if rows == 192 and config.warp_specialize == "pingpong" else 1
+    return rows // 64 if config.warp_specialize == "pingpong" else 1
 
 
 def tail(config: GemmConfig, problem: GemmProblem, num_sms: int) -> tuple[int, int, int]:
