@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from autoswizzle.search.effort import Effort
     from autoswizzle.search.measure import Measurement, Race
     from autoswizzle.search.study import Progress, SearchResult
+    from autoswizzle.search.timing import Turn
     from autoswizzle.search.workers import Worker
 
 COMPILE_S = 120.0  # limit of one compilation
@@ -219,9 +220,9 @@ class Laboratory:
                 )
             return found
 
-        def race(configs: Sequence[GemmConfig], seed: int) -> "Race":
+        def race(configs: Sequence[GemmConfig], seed: int, turn: "Turn") -> "Race":
             each_ms = self.effort.final_ms / len(configs)
-            task = Racing(problem, tuple(configs), each_ms, seed)
+            task = Racing(problem, tuple(configs), each_ms, seed, turn)
             with self._interruptible():
                 found: Race = self.bench(task)
             return found

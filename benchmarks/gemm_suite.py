@@ -41,6 +41,7 @@ from autoswizzle.space import FAMILIES
 from autoswizzle.tuning import entry_of
 
 SLOW = 0.97  # ratios below it are counted
+OWN = ("ratio", "ratio_low", "ratio_high")
 AHEAD = 4  # problems whose seeds are ranked and compiled before their turn
 
 
@@ -55,7 +56,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=0, help="beyond the seeds, by the sampler")
     parser.add_argument("--screening-ms", type=float, default=8)
     parser.add_argument("--final-ms", type=float, default=EFFORTS["standard"].final_ms)
-    parser.add_argument("--own-ms", type=float, default=1600, help="of the race at own clocks")
+    parser.add_argument("--own-ms", type=float, help="of another, longer race at own clocks")
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop starting problems")
     parser.add_argument("--known", type=results_file, nargs="*", default=[])
     parser.add_argument("--entries", type=Path)
@@ -92,7 +93,8 @@ def main() -> None:
                 found = laboratory.search(problem, seeds=known.of(problem))
                 row = row_of(problem, found)
                 fastest = GemmConfig.from_dict(row["config"])
-                row["own"] = own_clocks(laboratory, problem, fastest, options.own_ms)
+                if row["own"] is None or options.own_ms is not None:
+                    row["own"] = own_clocks(laboratory, problem, fastest, options.own_ms or 0)
                 if options.entries is not None:
                     add_entries(options.entries, [entry_of(problem, laboratory, found)])
             except TuneError as error:
@@ -125,6 +127,7 @@ def row_of(problem: GemmProblem, found: SearchResult) -> dict[str, Any]:
         **fastest_of(final),
         "tflops": final.confirmed[0].tflops(problem),
         "dispatched": max(1.0, final.ratio) if final.winner == final.fastest else 1.0,
+        "own": None if final.own is None else dict(zip(OWN, final.own, strict=True)),
         "spearman": found.spearman,
         "screened": [
             {"config": item.config.to_dict(), "time_us": item.time_us}
@@ -139,9 +142,7 @@ def own_clocks(
 ) -> dict[str, Any]:
     """The ratio of torch's time to config's, each at its own clock."""
     race = laboratory.bench(Racing(problem, (config, TORCH), budget_ms / 2, 3, LONG))
-    ratio, low, high = race.ratio()
-    power_w = race.measurements[0].power_w
-    return {"ratio": ratio, "ratio_low": low, "ratio_high": high, "power_w": power_w}
+    return dict(zip(OWN, race.ratio(), strict=True))
 
 
 def line(row: dict[str, Any]) -> str:

@@ -8,16 +8,18 @@ from typing import Any
 from autoswizzle.config import TORCH, GemmConfig
 from autoswizzle.errors import ArgumentError, CandidateError
 from autoswizzle.search.measure import Measurement, Race
+from autoswizzle.search.timing import LONG, SHORT, Turn
 from autoswizzle.variety import varied
 
 # Of 79 finals (benchmarks/results/h200/suite-*, 2026-11-30) 76 were won by a configuration within
 # this of the fastest in the screening; the median is 1 % behind it.
 NEAR = 1.08
 OF_A_TILE = 2
+TRIES = 2  # of the fastest, each against torch alone
 
 _log = logging.getLogger(__name__)
 
-RaceCall = Callable[[Sequence[GemmConfig], int], Race]
+RaceCall = Callable[[Sequence[GemmConfig], int, Turn], Race]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,8 @@ class Final:
     winner: the configuration to use, torch unless another one beat it by the margin. fastest: the
     fastest of ours; ratio: torch's time over its, ratio_low..ratio_high: 95 % confidence interval,
     from the confirming race of the two. contenders: every measurement of the first race;
-    confirmed: those of the second (fastest, torch).
+    confirmed: those of the second (fastest, torch). own: the ratio and its interval where each
+    runs at the clock its power leaves it (timing.LONG); None where torch was not slower.
     """
 
     winner: GemmConfig
@@ -37,6 +40,12 @@ class Final:
     ratio_high: float
     contenders: tuple[Measurement, ...]
     confirmed: tuple[Measurement, ...]
+    own: tuple[float, float, float] | None = None
+
+    @property
+    def slower_alone(self) -> bool:
+        """Whether torch is faster, beyond noise, where each runs at its own clock."""
+        return self.own is not None and self.own[2] < 1
 
     @property
     def measurement(self) -> Measurement:
@@ -44,8 +53,11 @@ class Final:
         return next(item for item in self.confirmed if item.config == self.winner)
 
     def judged(self, margin: float) -> "Final":
-        """The same races, won by the fastest if ratio_low is above 1 + margin, else by torch."""
-        return replace(self, winner=self.fastest if self.ratio_low > 1 + margin else TORCH)
+        """The same races, won by the fastest if ratio_low is above 1 + margin and it is not
+        slower alone, else by torch.
+        """
+        won = self.ratio_low > 1 + margin and not self.slower_alone
+        return replace(self, winner=self.fastest if won else TORCH)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready mapping of every field."""
@@ -60,13 +72,14 @@ class Final:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Final":
         """Inverse of to_dict; raises ArgumentError on a missing or unknown field."""
-        if not isinstance(data, dict) or set(data) != set(cls.__dataclass_fields__):
+        if not isinstance(data, dict) or {"own", *data} != set(cls.__dataclass_fields__):
             raise ArgumentError(f"final must have the fields of Final, got {data!r}")
         parsed: dict[str, Any] = {
             "winner": GemmConfig.from_dict(data["winner"]),
             "fastest": GemmConfig.from_dict(data["fastest"]),
             "contenders": tuple(map(Measurement.from_dict, data["contenders"])),
             "confirmed": tuple(map(Measurement.from_dict, data["confirmed"])),
+            "own": tuple(data["own"]) if data.get("own") else None,
         }
         return cls(**{**data, **parsed})
 
@@ -74,34 +87,49 @@ class Final:
 def run_final(finalists: Sequence[GemmConfig], race: RaceCall, margin: float) -> Final:
     """Race the finalists and torch, then the fastest finalist and torch again.
 
-    race(configs, seed) times configs in turns on inputs of that seed, new for each race: the second
-    is free of the first one's luck. The fastest wins only if the whole confidence interval of
-    torch's time over its own lies above 1 + margin; otherwise torch wins. A finalist that fails a
-    race is left out; raises CandidateError when none is left, or when twice none is to blame.
+    race(configs, seed, turn) times configs in turns on inputs of that seed, new for each race: the
+    second is free of the first one's luck. The fastest wins only if the whole confidence interval
+    of torch's time over its own lies above 1 + margin; otherwise torch wins. One that is slower
+    alone, as it draws more power, makes room for the next that is faster than torch. A finalist
+    that fails a race is left out; raises CandidateError when none is left, or when twice none is to
+    blame.
     """
     sound = list(finalists)
     unexplained = False
     while True:
         try:
-            first = race([*sound, TORCH], 1)
+            first = race([*sound, TORCH], 1, SHORT)
         except CandidateError:
             able = _without_failing(sound, race)
             if not able or (unexplained and able == sound):
                 raise
             unexplained, sound = able == sound, able
             continue
-        fastest = min(first.measurements[:-1], key=lambda item: item.time_us).config
-        try:
-            second = race([fastest, TORCH], 2)
-            break
-        except CandidateError as error:
-            if sound == [fastest]:
-                raise
-            _leave_out(fastest, error)
-            sound.remove(fastest)
+        slower_alone: list[Final] = []
+        for ours in sorted(first.measurements[:-1], key=lambda item: item.time_us)[:TRIES]:
+            try:
+                final = _confirmed(ours.config, first, race, margin)
+            except CandidateError as error:
+                if sound == [ours.config]:
+                    raise
+                _leave_out(ours.config, error)
+                sound.remove(ours.config)
+                break
+            if final.slower_alone:
+                slower_alone.append(final)
+            elif final.own is not None or not slower_alone:
+                return final
+        else:
+            return max(slower_alone, key=lambda final: final.own or ())
+
+
+def _confirmed(fastest: GemmConfig, first: Race, race: RaceCall, margin: float) -> Final:
+    """The final that fastest is the fastest of; raises CandidateError where it fails."""
+    second = race([fastest, TORCH], 2, SHORT)
     ratio, low, high = second.ratio()
+    own = race([fastest, TORCH], 2, LONG).ratio() if low > 1 else None
     raced = first.measurements, second.measurements
-    return Final(TORCH, fastest, ratio, low, high, *raced).judged(margin)
+    return Final(TORCH, fastest, ratio, low, high, *raced, own=own).judged(margin)
 
 
 def _without_failing(finalists: Sequence[GemmConfig], race: RaceCall) -> list[GemmConfig]:
@@ -109,7 +137,7 @@ def _without_failing(finalists: Sequence[GemmConfig], race: RaceCall) -> list[Ge
     sound = []
     for config in finalists:
         try:
-            race([config], 1)
+            race([config], 1, SHORT)
             sound.append(config)
         except CandidateError as alone:
             _leave_out(config, alone)

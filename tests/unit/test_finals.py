@@ -9,6 +9,7 @@ from autoswizzle.errors import ArgumentError, LaunchError
 from autoswizzle.search.finals import Final, finalists, run_final
 from autoswizzle.search.measure import Measurement, Race
 from autoswizzle.search.statistics import median_interval
+from autoswizzle.search.timing import SHORT
 
 OURS = [GemmConfig(block_m=size) for size in (16, 32, 64, 128, 256)]
 
@@ -21,8 +22,8 @@ def race_of(times, noise=0.003):
     """A race with these true times and noise, different at each seed."""
     seeds = []
 
-    def race(configs, seed):
-        seeds.append(seed)
+    def race(configs, seed, turn=SHORT):
+        seeds.append((seed, turn))
         generator = random.Random(seed)
         rounds = []
         for config in configs:
@@ -65,7 +66,7 @@ def test_a_margin_decides_what_was_raced_as_it_would_have_before(margin):
 
 
 def test_a_gain_that_noise_could_explain_is_no_win():
-    def race(configs, seed):
+    def race(configs, seed, turn=SHORT):
         rounds = ((90.0,) * 18 + (101.0,) * 12, (100.0,) * 30)  # faster in 18 rounds of 30
         pairs = zip(configs, (90.0, 100.0), strict=True)
         return Race(tuple(measurement(*pair) for pair in pairs), rounds)
@@ -81,14 +82,66 @@ def test_a_lucky_first_race_is_not_believed():
     final = run_final(OURS[:1], race, margin=0.02)
     assert final.contenders[0].time_us < 81
     assert final.winner == TORCH
-    assert race.seeds == [1, 2]  # fresh inputs each time, other than the screening's
+    assert race.seeds == [
+        (1, SHORT),
+        (2, SHORT),
+    ]  # fresh inputs each time, other than the screening's
+
+
+def drawing(at_one_clock, alone):
+    """Races with these times while contenders share a clock, and others at their own clocks."""
+    short, long = race_of(at_one_clock), race_of(alone)
+    return lambda configs, seed, turn: (short if turn == SHORT else long)(configs, seed, turn)
+
+
+ONE_CLOCK = {OURS[0]: 90.0, OURS[1]: 94.0, OURS[2]: 97.0, OURS[3]: 103.0, TORCH: 100.0}
+
+
+@pytest.mark.parametrize(
+    ("alone", "fastest", "wins"),
+    [
+        ({}, 0, True),
+        ({OURS[0]: 100.0}, 0, True),  # as fast as torch, within noise
+        ({OURS[0]: 105.0}, 1, True),
+        ({OURS[0]: 105.0, OURS[1]: 104.0}, 1, False),  # the third is not tried
+        ({OURS[0]: 104.0, OURS[1]: 105.0}, 0, False),
+    ],
+    ids=["none", "as fast", "one", "both", "both otherwise"],
+)
+def test_what_draws_more_power_must_be_faster_at_its_own_clock_too(alone, fastest, wins):
+    times = ONE_CLOCK | alone
+    final = run_final(OURS[:3], drawing(ONE_CLOCK, times), 0.02)
+    assert final.fastest == OURS[fastest]
+    assert final.ratio == pytest.approx(100 / ONE_CLOCK[OURS[fastest]], rel=0.005)
+    assert final.own[0] == pytest.approx(100 / times[OURS[fastest]], rel=0.005)
+    assert final.winner == (OURS[fastest] if wins else TORCH)
+    assert final.judged(0.0) == final  # by no margin either
+    assert Final.from_dict(json.loads(json.dumps(final.to_dict()))) == final
+
+
+def test_one_slower_alone_makes_no_room_for_one_slower_than_torch():
+    times = ONE_CLOCK | {OURS[0]: 105.0}
+    final = run_final([OURS[0], OURS[3]], drawing(ONE_CLOCK, times), 0.02)
+    assert (final.fastest, final.winner) == (OURS[0], TORCH)
+
+
+def test_what_is_slower_than_torch_is_not_raced_at_its_own_clock():
+    race = race_of(ONE_CLOCK)
+    final = run_final([OURS[3]], race, 0.02)
+    assert (final.fastest, final.winner, final.own) == (OURS[3], TORCH, None)
+    assert race.seeds == [(1, SHORT), (2, SHORT)]
+    earlier = {name: value for name, value in final.to_dict().items() if name != "own"}
+    assert Final.from_dict(earlier) == final  # of a study from before there were such races
 
 
 def test_torch_is_not_chosen_at_the_margin_by_chance_often():
     wrong = 0
     for offset in range(200):
         race = race_of({OURS[0]: 100.0, TORCH: 102.0}, noise=0.005)
-        shifted = lambda configs, seed, race=race, offset=offset: race(configs, seed + 10 * offset)  # noqa: E731
+
+        def shifted(configs, seed, turn, race=race, offset=offset):
+            return race(configs, seed + 10 * offset, turn)
+
         wrong += run_final(OURS[:1], shifted, margin=0.02).winner != TORCH
     assert wrong <= 12  # 2.5 % of 200 expected
 
@@ -97,11 +150,11 @@ def failing(race, fails):
     """The race, but where it has configurations that fail(configs, seed) says."""
     asked = []
 
-    def attempt(configs, seed):
+    def attempt(configs, seed, turn=SHORT):
         asked.append((tuple(configs), seed))
         if fails(configs, seed):
             raise LaunchError("no answer within 30 s", "Hung")
-        return race(configs, seed)
+        return race(configs, seed, turn)
 
     attempt.asked = asked
     return attempt

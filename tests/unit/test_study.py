@@ -30,6 +30,7 @@ from autoswizzle.search.effort import EFFORTS
 from autoswizzle.search.history import study_name
 from autoswizzle.search.measure import Measurement, Race
 from autoswizzle.search.study import rank_correlation, search, why_rejected
+from autoswizzle.search.timing import LONG, SHORT
 from autoswizzle.simulator.ranking import predict, rank
 from autoswizzle.simulator.resources import Resources
 
@@ -589,12 +590,12 @@ def fake_race(speed):
     """Races in which ours run at speed times torch's pace; counts the calls."""
     calls = []
 
-    def race(configs, seed):
-        calls.append((tuple(configs), seed))
+    def race(configs, seed, turn=SHORT):
+        calls.append((tuple(configs), seed, turn))
         rounds = []
         for config in configs:
             base = 100.0 if config == TORCH else 100.0 / speed + time_of(config) / 1e6
-            rounds.append(tuple(base * (1 + 0.001 * (turn % 3)) for turn in range(20)))
+            rounds.append(tuple(base * (1 + 0.001 * (place % 3)) for place in range(20)))
         return Race(
             tuple(
                 Measurement(config, times[1], times[0], times[2], "sustained")
@@ -615,7 +616,8 @@ def test_the_final_decides_and_is_stored(url):
     )
     finalists = [item.config for item in ours[:4]]
     expected = finalists + ([] if DEFAULT in finalists else [DEFAULT])
-    assert race.calls == [((*expected, TORCH), 1), ((result.final.fastest, TORCH), 2)]
+    pair = (result.final.fastest, TORCH)
+    assert race.calls == [((*expected, TORCH), 1, SHORT), (pair, 2, SHORT), (pair, 2, LONG)]
     assert result.best.config == result.final.winner == min(expected, key=time_of)
     assert result.final.ratio == pytest.approx(1.2, rel=1e-3)
     again = fake_race(1.2)
@@ -638,7 +640,7 @@ def test_a_final_of_another_version_is_run_again(url, final):
     study.set_user_attr("final", {**stored, "final": final})
     again = fake_race(1.2)
     assert run(Bench(), url, race=again).final == expected
-    assert len(again.calls) == 2
+    assert len(again.calls) == 3
 
 
 def test_a_stored_final_is_judged_by_the_margin_asked_for(url):
@@ -655,7 +657,7 @@ def test_a_final_of_other_kernels_is_run_again(url):
     """The same finalists, but measured with another source or compiler."""
     seeds = rank(PROBLEM, GPU, top=5, configs=WIDE_CONFIGS)
     raced = []
-    for revision, calls in (("abc", 2), ("abc", 0), ("def", 2), ("def", 0)):
+    for revision, calls in (("abc", 3), ("abc", 0), ("def", 3), ("def", 0)):
         race = fake_race(1.2)
         options = {"revisions": {"pointer": revision}, "predictions": seeds, "race": race}
         run(Bench(), url, trials(7), **options)
@@ -665,7 +667,7 @@ def test_a_final_of_other_kernels_is_run_again(url):
 
 
 def test_a_failing_final_is_an_error_that_keeps_the_search(url):
-    def race(configs, seed):
+    def race(configs, seed, turn=SHORT):
         raise LaunchError("no answer", "Hung")
 
     with pytest.raises(TuneError, match="final of 2048x2048x2048:bf16:nt failed: no answer"):
@@ -679,10 +681,10 @@ def test_a_finalist_that_hangs_in_the_final_costs_no_entry(url):
     sound = fake_race(1.5)
     fastest = min(run(Bench(), url).measurements, key=lambda item: item.time_us).config
 
-    def race(configs, seed):
+    def race(configs, seed, turn=SHORT):
         if fastest in configs:
             raise LaunchError("no answer", "Hung")
-        return sound(configs, seed)
+        return sound(configs, seed, turn)
 
     result = run(Bench(), url, race=race)
     assert result.best.config == result.final.winner != fastest
