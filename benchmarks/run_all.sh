@@ -36,6 +36,7 @@ tables() {
     limited 580 "$python" benchmarks/time_tables.py --seconds 540
     limited 300 "$python" benchmarks/time_tables.py --fitting
 }
+own() { limited 120 "$python" benchmarks/own_clocks.py; }
 settling() { limited 60 "$python" benchmarks/settling.py; }
 calibration() { limited 120 "$python" benchmarks/calibration.py; }
 overhead() { limited 120 "$python" benchmarks/host_overhead.py; }
@@ -48,11 +49,11 @@ tuning() {
 }
 
 steps=("$@")
-[ ${#steps[@]} -gt 0 ] || steps=(tests pipeline orders suites counters tables settling calibration overhead model layouts sanitizer tuning)
+[ ${#steps[@]} -gt 0 ] || steps=(tests pipeline orders suites counters tables settling own calibration overhead model layouts sanitizer tuning)
 for step in "${steps[@]}"; do
     case $step in
-        tests | pipeline | orders | suites | counters | tables | settling | calibration | overhead | model | layouts | \
+        tests | pipeline | orders | suites | counters | tables | settling | own | calibration | overhead | model | layouts | \
             sanitizer | tuning) "$step" ;;
-        *) printf 'step must be tests, pipeline, orders, suites, counters, tables, settling, calibration, overhead, model, layouts, sanitizer or tuning, got %s\n' "$step" >&2; exit 2 ;;
+        *) printf 'step must be tests, pipeline, orders, suites, counters, tables, settling, own, calibration, overhead, model, layouts, sanitizer or tuning, got %s\n' "$step" >&2; exit 2 ;;
     esac
 done

@@ -19,6 +19,7 @@ from autoswizzle.kernels import source_hash
 from autoswizzle.problem import GemmProblem
 from autoswizzle.results import TuneReport
 from autoswizzle.search.measure import Measurement, Race
+from autoswizzle.search.timing import SHORT
 
 ROOT = Path(__file__).parents[2]
 H200 = find_gpu("H200")
@@ -35,7 +36,7 @@ def run(load, fresh, fake_laboratory, monkeypatch, tmp_path):
     def ran(name, *arguments, **changes):
         module = load(name)
         monkeypatch.setattr(module, "detect", lambda device: H200)
-        monkeypatch.setattr(module, "Laboratory", fake_laboratory.FakeLaboratory)
+        monkeypatch.setattr(module, "Laboratory", fake_laboratory.FakeLaboratory, raising=False)
         for attribute, value in changes.items():
             monkeypatch.setattr(module, attribute, value)
         monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, arguments)])
@@ -249,6 +250,32 @@ def test_quack_is_a_contender(run, load, tmp_path):
     assert found["geomean_over_quack"] == pytest.approx(1.04)
     assert found["geomean_over_torch"] == pytest.approx(1.02)
     assert found["quack"] == "0.6"
+
+
+def test_tiles_are_raced_at_one_clock_and_at_their_own(run, tmp_path):
+    class Measurer:
+        def __init__(self, problem, gpu, multiply):
+            pass
+
+        def race(self, configs, ms, turn=SHORT):
+            assert configs[0] == TORCH
+            times = [100.0] + [80.0 if turn == SHORT else 125.0] * (len(configs) - 1)
+            found = [
+                Measurement(config, us, us, us, "sustained")
+                for config, us in zip(configs, times, strict=True)
+            ]
+            return Race(tuple(found), tuple((us,) * 8 for us in times))
+
+    out = tmp_path / "own.json"
+    ahead = []
+    changes = {"Measurer": Measurer, "compile_ahead": lambda *given: ahead.append(given)}
+    run("own_clocks", "--problems", str(PROBLEMS[2]), "--out", out, **changes)
+    rows = json.loads(out.read_text())["rows"]
+    assert [GemmConfig.from_dict(row["config"]) for row in rows] == ahead[0][0] != []
+    for row in rows:
+        assert (row["problem"], row["one_clock"], row["own"]) == (
+            str(PROBLEMS[2]), [1.25] * 3, [0.8] * 3,
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize(("given", "margin"), [(["--margin", "0.01"], 0.01), ([], 0.02)])
