@@ -3,6 +3,8 @@
 import json
 import math
 import re
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,15 @@ from autoswizzle.config import GemmConfig
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/results.md").read_text()
 SUITES = ["bf16-nt", "bf16-nn", "bf16-tn", "fp16-nt", "fp16-nn", "fp16-tn"]
+TABLES = [
+    ("| problems with", "## Large problems, own kernels against torch.matmul"),
+    ("problem |", "## Large problems, own kernels against torch.matmul"),
+    ("problem |", "### Beside quack"),
+    ("problem |", "### Narrow problems"),
+    ("problem |", "## What the tile order is worth"),
+    ("case |", "## A model"),
+    ("call |", "## Host time of a call"),
+]
 NARROW = ["tune-wall-0of3", "tune-wall-1of3", "tune-wall-2of3", "suite-bf16-nt-some"]
 
 
@@ -24,6 +35,10 @@ def table(head, title):
     section = PAGE[PAGE.index(f"{title}\n") :]
     lines = section[section.index(f"\n| {head}") + 1 :].split("\n\n")[0].splitlines()
     return [line.strip("| ").split(" | ") for line in lines[2:]]
+
+
+def lines(rows):
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in rows)
 
 
 def size(row):
@@ -121,3 +136,63 @@ def test_host_time():
         for row in results("host-overhead")["rows"]
     ]  # fmt: skip
     assert table("call |", "## Host time of a call") == found
+
+
+@pytest.fixture
+def run(load, monkeypatch):
+    """Runs benchmarks/results_page.py on that page and folder of results, else on the real ones."""
+
+    def ran(*arguments, **places):
+        module = load("results_page")
+        for name, place in places.items():
+            monkeypatch.setattr(module, name, place)
+        monkeypatch.setattr(sys, "argv", ["results_page.py", *arguments])
+        module.main()
+
+    return ran
+
+
+def test_the_program_finds_the_page_up_to_date(run, capsys):
+    with pytest.raises(SystemExit) as ended:
+        run("--check")
+    assert (ended.value.code, capsys.readouterr().out) == (0, "")
+
+
+def test_the_program_replaces_what_the_files_change(run, capsys, tmp_path):
+    files, page = tmp_path / "h200", tmp_path / "results.md"
+    shutil.copytree(ROOT / "benchmarks/results/h200", files)
+    page.write_text(PAGE)
+    raced = {"problem": "1x2x3:bf16:nt", "over_quack": [1.25, 1.2, 1.3], "over_torch": [0.5] * 3}
+    (files / "quack.json").write_text(json.dumps({"rows": [raced]}))
+    later = results("suite-bf16-nt-some")
+    config = {"kernel": "wgmma", "block_k": 64, "split_k": 2, "swap_ab": True}
+    later["rows"][0] |= {"ratio": 9.5, "ratio_low": 9.25, "ratio_high": 9.75, "config": config}
+    (files / "suite-bf16-nt-some.json").write_text(json.dumps(later))
+
+    quack, narrow = (
+        table("problem |", f"### {name}") for name in ("Beside quack", "Narrow problems")
+    )
+    name = size(later["rows"][0])
+    fastest = [name, "9.500 (9.250 to 9.750)", "wgmma 128x128x64 grouped8 split_k 2 swap_ab"]
+    others = [cells for cells in narrow if cells[0] != name]
+    assert len(others) == len(narrow) - 1
+    expected = PAGE.replace(lines(quack), "| 1x2x3 | 1.250 | 0.500 |\n")
+    expected = expected.replace(lines(narrow), lines([fastest, *others]))
+    tables = ["Beside quack (problem |)", "Narrow problems (problem |)"]
+
+    with pytest.raises(SystemExit) as ended:
+        run("--check", PAGE=page, FILES=files)
+    assert (ended.value.code, page.read_text()) == (1, PAGE)
+    assert capsys.readouterr().out.splitlines() == [f"{name} differs" for name in tables]
+    run(PAGE=page, FILES=files)
+    assert page.read_text() == expected
+    assert capsys.readouterr().out.splitlines() == [f"{name} updated" for name in tables]
+
+
+def test_the_program_makes_every_row_anew(run, tmp_path):
+    page, emptied = tmp_path / "results.md", re.sub(r"(`since` \()\d+ of \d+", r"\g<1>0 of 0", PAGE)
+    for head, title in TABLES:
+        emptied = emptied.replace(lines(table(head, title)), "")
+    page.write_text(emptied)
+    run(PAGE=page)
+    assert page.read_text() == PAGE
