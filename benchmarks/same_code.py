@@ -1,12 +1,12 @@
 """Keep the results that an edit of kernels leaves valid: their machine code is the same.
 
-    python benchmarks/same_code.py OLD RESULT...
+    python benchmarks/same_code.py OLD [RESULT...] [--entries CACHE_FILE...]
 
 OLD: a folder that holds the package as it was, as `pip install --no-deps --target` makes it. The
 fastest configuration of each row of the results of gemm_suite.py is compiled for the results' GPU
 from both, with the triton installed, which must be the one they were measured with; no GPU is
 needed. Rows of equal code and launches stay and tell since when; the others go, to be measured
-again.
+again. --entries: entries of cache files likewise, which are then found by the kernel as it is.
 """
 
 import argparse
@@ -15,14 +15,18 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from record import results_file, write
+from record import add_entries, results_file, write
 
 from autoswizzle import kernels
-from autoswizzle.config import GemmConfig
+from autoswizzle.cache.entry import CacheEntry
+from autoswizzle.cache.index import read_entries
+from autoswizzle.config import TORCH, GemmConfig
 from autoswizzle.hardware import Gpu, find_gpu
 from autoswizzle.kernels.offline import call_for, compiled
 from autoswizzle.problem import GemmProblem
@@ -41,8 +45,19 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("old", type=Path, help="folder of the package as it was")
-    parser.add_argument("results", type=results_file, nargs="+")
+    parser.add_argument("results", type=results_file, nargs="*")
+    parser.add_argument("--entries", type=results_file, nargs="+", default=[])
     options = parser.parse_args()
+    for path in options.entries:
+        entries, problem = read_entries(path)
+        if problem:
+            raise SystemExit(f"cannot read {path}: {problem}")
+        left = valid(entries, str(options.old.absolute()))
+        renewed = path.with_suffix(".new")
+        renewed.unlink(missing_ok=True)
+        add_entries(renewed, left)
+        renewed.replace(path)
+        print(path, f"{len(left)} of {len(entries)} entries kept")
     for path in options.results:
         made = json.loads(path.read_text())
         if made["versions"]["triton"] != versions()["triton"]:
@@ -59,6 +74,29 @@ def main() -> None:
         made["sources"] |= {name: kernels.source_hash(name) for name in made["sources"]}
         write(path, {**made, **summary(kept), "rows": kept})
         print(path, f"{len(kept)} of {len(rows)} rows kept")
+
+
+def valid(entries: Sequence[CacheEntry], old: str) -> list[CacheEntry]:
+    """The entries that hold, by the source of their kernel as it is."""
+    sources = {entry.config: source_of(entry) for entry in entries}
+    edited = [entry for entry in entries if entry.key.source != sources[entry.config]]
+    for entry in edited:
+        if not versions()["triton"].startswith(f"{entry.key.triton}."):
+            raise SystemExit(f"triton must be {entry.key.triton}, got {versions()['triton']}")
+    tasks = [(e.config.to_dict(), str(e.key.problem), e.gpu) for e in edited]
+    codes_of = zip(edited, of_package(old, tasks), of_package("", tasks), strict=True)
+    gone = [entry for entry, before, after in codes_of if before != after]
+    for entry in gone:
+        print("gone:", entry.key.problem, entry.config)
+    return [
+        replace(entry, key=replace(entry.key, source=sources[entry.config]))
+        for entry in entries
+        if entry not in gone
+    ]
+
+
+def source_of(entry: CacheEntry) -> str:
+    return "" if entry.config == TORCH else kernels.source_hash(entry.config.kernel)
 
 
 def of_package(folder: str, tasks: list[tuple[dict[str, Any], str, str]]) -> list[str]:

@@ -2,7 +2,8 @@
 
     python benchmarks/ship.py [--fastest] RESULT... CACHE_FILE
 
-A problem whose kernel did not beat torch beyond the margin becomes a torch entry. Refuses results
+A problem whose kernel did not beat torch beyond the margin, or is slower at its own clock, becomes
+a torch entry. Refuses results
 whose kernel sources are not those of this tree: their entries would not hold. --fastest: adds no
 entry; the file's torch entries that do not tell our fastest kernel get it, where the results, those
 of tune_suite.py too, hold the race that made the entry.
@@ -48,7 +49,7 @@ def entry_of(row: dict[str, Any], made: dict[str, Any]) -> CacheEntry:
     fastest = GemmConfig.from_dict(row["config"])
     if made["sources"].get(fastest.kernel) != kernels.source_hash(fastest.kernel):
         raise SystemExit(f"{fastest.kernel} has changed since {made['date']}: measure again")
-    won = row["dispatched"] > 1
+    won = row["dispatched"] > 1 and row["own"]["ratio_high"] >= 1
     major, minor, *_ = made["versions"]["triton"].split(".")
     source = kernels.source_hash(fastest.kernel) if won else ""
     gpu = find_gpu(made["gpu"])

@@ -12,6 +12,8 @@ import pytest
 import torch
 
 from autoswizzle import tuning
+from autoswizzle.cache.entry import CacheEntry
+from autoswizzle.cache.key import key_for
 from autoswizzle.cache.store import export_entries, read_entries
 from autoswizzle.config import TORCH, GemmConfig
 from autoswizzle.hardware import find_gpu
@@ -76,6 +78,15 @@ def test_the_suite_is_resumed_and_shipped(run, load, fake_laboratory, monkeypatc
         configs = {str(entry.key.problem): entry.config for entry in read_entries(file)[0]}
         expected = [fake_laboratory.winner(PROBLEMS[0]), fake_laboratory.winner(PROBLEMS[1]), TORCH]
         assert configs == dict(zip(texts, expected, strict=True))
+
+    hungry = json.loads(path.read_text())  # of the first, whose interval at own clocks is below 1
+    hungry["rows"][0]["own"]["ratio_high"] = 0.999
+    hot, alone = tmp_path / "hot.json", tmp_path / "alone.json"
+    hot.write_text(json.dumps(hungry))
+    monkeypatch.setattr(sys, "argv", ["ship.py", str(hot), str(alone)])
+    load("ship").main()
+    configs = {str(entry.key.problem): entry.config for entry in read_entries(alone)[0]}
+    assert configs == dict(zip(texts, [TORCH, *expected[1:]], strict=True))
 
     shared = read_entries(shipped)[0]
     [lost] = [entry for entry in shared if entry.config == TORCH]
@@ -166,6 +177,51 @@ def test_results_stay_while_their_machine_code_does(load, monkeypatch, tmp_path)
     assert (found["problems"], found["geomean"]) == (1, pytest.approx(4.0))
     first, second = module.codes([(row["config"], row["problem"], H200.name) for row in rows])
     assert first != second
+
+
+def test_entries_stay_while_their_machine_code_does(load, monkeypatch, tmp_path):
+    """Those of edited kernels, by the edited source; others, and torch's, as they are."""
+    module, path = load("same_code"), tmp_path / "entries.json"
+    monkeypatch.setattr(module, "versions", lambda: {"triton": "3.6.0"})
+    now = source_hash("pointer")
+    kept, gone, current = (GemmConfig(num_stages=stages) for stages in (3, 4, 5))
+    made = [
+        entry_of(problem, config, source)
+        for problem, config, source in (
+            (PROBLEMS[0], kept, "older"), (PROBLEMS[1], gone, "older"),
+            (PROBLEMS[2], current, now), (replace(PROBLEMS[0], m=1024), TORCH, ""),
+        )
+    ]  # fmt: skip
+    export_entries(path, made)
+    asked = []
+
+    def of_package(folder, tasks):
+        asked.append([task[:2] for task in tasks])
+        return [f"{task} {folder if task[0] == gone.to_dict() else ''}" for task in tasks]
+
+    monkeypatch.setattr(module, "of_package", of_package)
+    monkeypatch.setattr(sys, "argv", ["same_code.py", "old", "--entries", str(path)])
+    module.main()
+    both = [(kept.to_dict(), str(PROBLEMS[0])), (gone.to_dict(), str(PROBLEMS[1]))]
+    assert [sorted(tasks, key=str) for tasks in asked] == [sorted(both, key=str)] * 2
+    left = {entry.key.digest: entry for entry in read_entries(path)[0]}
+    expected = [replace(made[0], key=replace(made[0].key, source=now)), *made[2:]]
+    assert left == {entry.key.digest: entry for entry in expected}
+
+    export_entries(path, [replace(made[1], key=replace(made[1].key, triton="3.9"))])
+    with pytest.raises(SystemExit, match=r"triton must be 3\.9, got 3\.6\.0"):
+        module.main()
+    assert len(read_entries(path)[0]) == 4  # as it was
+
+
+def entry_of(problem, config, source):
+    won = config != TORCH
+    return CacheEntry(
+        key=key_for(problem, H200, source, (3, 6)), config=config, time_us=1.0,
+        torch_us=1.5 if won else 1.0, ratio=1.5 if won else 1.0, ratio_low=1.4 if won else None,
+        ratio_high=1.6 if won else None, method="sustained", trials=9, effort="suite",
+        date="2026-01-01", gpu=H200.name, versions={},
+    )  # fmt: skip
 
 
 @pytest.mark.kernel
