@@ -1,6 +1,6 @@
 """The suite on this GPU: our best kernel and the dispatched result against torch.matmul.
 
-    python benchmarks/gemm_suite.py --dtype bf16 --layout nt [--large] [--known RESULT ...] [--redo]
+    python benchmarks/gemm_suite.py --dtype bf16 --layout nt [--large | --training]
 
 Each problem is searched (the shortlist's seeds, torch, the default), then the finalists and torch
 run interleaved on fresh data, and the fastest of ours against torch once more: that ratio and its
@@ -24,7 +24,7 @@ from statistics import geometric_mean
 from typing import Any
 
 from record import Winners, add_entries, fastest_of, folder_of, results_file, stamp, write
-from suite import large, suite
+from suite import large, suite, training
 
 from autoswizzle.calibration import calibrated
 from autoswizzle.config import TORCH, GemmConfig
@@ -49,7 +49,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--dtype", default="bf16")
     parser.add_argument("--layout", default="nt")
-    parser.add_argument("--large", action="store_true", help="only m, n, k >= 1024")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--large", action="store_true", help="only m, n, k >= 1024")
+    which.add_argument("--training", action="store_true", help="a training step's, any layout")
     parser.add_argument("--problems", nargs="*", help="these instead of the suite's")
     parser.add_argument("--seeds", type=int, default=24)
     parser.add_argument("--finalists", type=int, default=5)
@@ -65,9 +67,11 @@ def main() -> None:
     options = parser.parse_args()
     gpu = calibrated(detect(0))
     name = f"suite-{options.dtype}-{options.layout}" + ("-large" if options.large else "")
-    path = (options.out or folder_of(gpu)) / f"{name}.json"
     problems = (large if options.large else suite)(options.dtype, options.layout)
+    if options.training:
+        name, problems = f"suite-{options.dtype}-training", training(options.dtype)
     problems = list(dict.fromkeys(problems))
+    path = (options.out or folder_of(gpu)) / f"{name}.json"
     if options.problems:
         problems = [GemmProblem.parse(text) for text in options.problems]
     sources = {name: source_hash(name) for name in FAMILIES}

@@ -12,11 +12,19 @@ limited() { # limited SECONDS COMMAND...: goes on after a failure, says how each
     timeout "$seconds" "$@"
     printf '== %s: exit %s\n' "$*" "$?"
 }
-suite() { limited 400 "$python" benchmarks/gemm_suite.py --large --dtype "$1" --layout "$2" --out "$out"; }
+known=benchmarks/results/h200/raced.json # tried first
+suite() {
+    limited 580 "$python" benchmarks/gemm_suite.py --large --dtype "$1" --layout "$2" --out "$out" \
+        --known $known benchmarks/results/h200/suite-bf16-"$2"-large.json --seeds 6 --finalists 3 --final-ms 400
+}
+training() {
+    limited 200 "$python" benchmarks/gemm_suite.py --training --out "$out" \
+        --known $known --seeds 6 --finalists 3 --final-ms 400
+}
 
 tests() {
     limited 120 "$python" -m pytest -x -v tests/gpu/test_ops.py
-    limited 120 "$python" -m pytest -q -n 6 tests/gpu --ignore tests/gpu/test_ops.py
+    limited 900 "$python" -m pytest -v -n 12 tests/gpu --ignore tests/gpu/test_ops.py
 }
 pipeline() { limited 240 "$python" benchmarks/pipeline.py --out "$out"; }
 orders() { limited 150 "$python" benchmarks/order_sweep.py --out "$out"; }
@@ -49,11 +57,11 @@ tuning() {
 }
 
 steps=("$@")
-[ ${#steps[@]} -gt 0 ] || steps=(tests pipeline orders suites counters tables settling own calibration overhead model layouts sanitizer tuning)
+[ ${#steps[@]} -gt 0 ] || steps=(tests pipeline orders suites training counters tables settling own calibration overhead model layouts sanitizer tuning)
 for step in "${steps[@]}"; do
     case $step in
-        tests | pipeline | orders | suites | counters | tables | settling | own | calibration | overhead | model | layouts | \
+        tests | pipeline | orders | suites | training | counters | tables | settling | own | calibration | overhead | model | layouts | \
             sanitizer | tuning) "$step" ;;
-        *) printf 'step must be tests, pipeline, orders, suites, counters, tables, settling, own, calibration, overhead, model, layouts, sanitizer or tuning, got %s\n' "$step" >&2; exit 2 ;;
+        *) printf 'step must be tests, pipeline, orders, suites, training, counters, tables, settling, own, calibration, overhead, model, layouts, sanitizer or tuning, got %s\n' "$step" >&2; exit 2 ;;
     esac
 done

@@ -15,7 +15,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +30,7 @@ from autoswizzle.config import TORCH, GemmConfig
 from autoswizzle.hardware import Gpu, find_gpu
 from autoswizzle.kernels.offline import call_for, compiled
 from autoswizzle.problem import GemmProblem
-from autoswizzle.space import tail
+from autoswizzle.space import FAMILIES, tail
 from autoswizzle.tuning import versions
 
 CODES = "--codes"  # this program, run for one of the two packages
@@ -38,8 +38,9 @@ CODES = "--codes"  # this program, run for one of the two packages
 
 def main() -> None:
     if sys.argv[1:] == [CODES]:
-        found = {"kernels": kernels.__file__, "codes": codes(json.load(sys.stdin))}
-        print(json.dumps(found))
+        sources = {name: kernels.source_hash(name) for name in FAMILIES}
+        found = {"kernels": kernels.__file__, "sources": sources}
+        print(json.dumps({**found, "codes": codes(json.load(sys.stdin))}))
         return
     from gemm_suite import summary  # not by the old package, whose parts may have other names
 
@@ -48,11 +49,13 @@ def main() -> None:
     parser.add_argument("results", type=results_file, nargs="*")
     parser.add_argument("--entries", type=results_file, nargs="+", default=[])
     options = parser.parse_args()
+    old = str(options.old.absolute())
+    of_old = sources_of(old)
     for path in options.entries:
         entries, problem = read_entries(path)
         if problem:
             raise SystemExit(f"cannot read {path}: {problem}")
-        left = valid(entries, str(options.old.absolute()))
+        left = valid(entries, old, of_old)
         renewed = path.with_suffix(".new")
         renewed.unlink(missing_ok=True)
         add_entries(renewed, left)
@@ -65,8 +68,11 @@ def main() -> None:
                 f"triton must be {made['versions']['triton']}, got {versions()['triton']}"
             )
         rows = [row for row in made["rows"] if "error" not in row]
+        for name in {row["config"]["kernel"] for row in rows}:
+            if made["sources"][name] != of_old.get(name):
+                raise SystemExit(f"{options.old} must hold the {name} kernels that made {path}")
         tasks = [(row["config"], row["problem"], made["gpu"]) for row in rows]
-        before, after = of_package(str(options.old.absolute()), tasks), of_package("", tasks)
+        before, after = of_package(old, tasks)["codes"], of_package("", tasks)["codes"]
         kept = [row for row, one, two in zip(rows, before, after, strict=True) if one == two]
         for row in kept:
             source = made["sources"][row["config"]["kernel"]]
@@ -76,43 +82,50 @@ def main() -> None:
         print(path, f"{len(kept)} of {len(rows)} rows kept")
 
 
-def valid(entries: Sequence[CacheEntry], old: str) -> list[CacheEntry]:
-    """The entries that hold, by the source of their kernel as it is."""
-    sources = {entry.config: source_of(entry) for entry in entries}
-    edited = [entry for entry in entries if entry.key.source != sources[entry.config]]
-    for entry in edited:
-        if not versions()["triton"].startswith(f"{entry.key.triton}."):
-            raise SystemExit(f"triton must be {entry.key.triton}, got {versions()['triton']}")
-    tasks = [(e.config.to_dict(), str(e.key.problem), e.gpu) for e in edited]
-    codes_of = zip(edited, of_package(old, tasks), of_package("", tasks), strict=True)
-    gone = [entry for entry, before, after in codes_of if before != after]
-    for entry in gone:
-        print("gone:", entry.key.problem, entry.config)
-    return [
-        replace(entry, key=replace(entry.key, source=sources[entry.config]))
+def valid(entries: Sequence[CacheEntry], old: str, of_old: Mapping[str, str]) -> list[CacheEntry]:
+    """The entries without those whose code is another, by the source of their kernel as it is.
+
+    Torch's, and those of other kernels than the old ones or of another triton, stay as they are.
+    """
+    version = ".".join(versions()["triton"].split(".")[:2])
+    edited = [
+        entry
         for entry in entries
-        if entry not in gone
+        if entry.config != TORCH
+        and entry.key.triton == version
+        and entry.key.source == of_old.get(entry.config.kernel)
     ]
+    tasks = [(entry.config.to_dict(), str(entry.key.problem), entry.gpu) for entry in edited]
+    before, after = of_package(old, tasks)["codes"], of_package("", tasks)["codes"]
+    left = {id(entry): entry for entry in entries}
+    for entry, one, two in zip(edited, before, after, strict=True):
+        source = kernels.source_hash(entry.config.kernel)
+        left[id(entry)] = replace(entry, key=replace(entry.key, source=source))
+        if one != two:
+            print("gone:", entry.key.problem, entry.config)
+            del left[id(entry)]
+    return [*left.values()]
 
 
-def source_of(entry: CacheEntry) -> str:
-    return "" if entry.config == TORCH else kernels.source_hash(entry.config.kernel)
+def sources_of(folder: str) -> dict[str, str]:
+    """The hashes of the kernel families in folder."""
+    found: dict[str, str] = of_package(folder, [])["sources"]
+    return found
 
 
-def of_package(folder: str, tasks: list[tuple[dict[str, Any], str, str]]) -> list[str]:
-    """The codes of tasks by the package in folder, or by the one installed."""
+def of_package(folder: str, tasks: list[tuple[dict[str, Any], str, str]]) -> dict[str, Any]:
+    """The codes of tasks by the package in folder, or by the one installed; and its sources."""
     path = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
     ran = subprocess.run(
         [sys.executable, __file__, CODES],
         input=json.dumps(tasks), stdout=subprocess.PIPE, text=True, check=True,
         env={**os.environ, "PYTHONPATH": path, "TRITON_DISABLE_LINE_INFO": "1"},
     )  # fmt: skip
-    found = json.loads(ran.stdout.splitlines()[-1])
+    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
     # no package, or a checkout, whose kernels lie elsewhere: those installed would answer
     if folder and not Path(found["kernels"]).is_relative_to(Path(folder, "autoswizzle")):
         raise SystemExit(f"{folder} must hold the package's kernels, got {found['kernels']}")
-    made: list[str] = found["codes"]
-    return made
+    return found
 
 
 def codes(tasks: list[tuple[dict[str, Any], str, str]]) -> list[str]:

@@ -28,6 +28,8 @@ AWKWARD = (
     (32768, 8192, 2048),
 )
 WEIGHT_GRADIENTS = ((4096, 14336, 8192), (28672, 4096, 8192))  # tn, whatever the layout asked for
+# Products of a training step of Llama-3-8B, 4096 tokens: forward, of the input, of the weights.
+STEP_NK = (*LLAMA_NK[:4], (128256, 4096))
 BATCHED = ((32, 2048, 2048, 128), (512, 128, 128, 64))
 # Rank and seed coefficients may be fitted on these only: none of them is in the suite.
 FITTING = ((3584, 3584, 3584), (6144, 6144, 2048), (2560, 12288, 4096), (12288, 1536, 6144))
@@ -45,6 +47,20 @@ def suite(dtype: str = "bf16", layout: str = "nt") -> list[GemmProblem]:
     if layout == "tn":
         shapes += WEIGHT_GRADIENTS
     problems = [GemmProblem(m, n, k, dtype, layout) for m, n, k in shapes]
+    return sorted(problems, key=lambda problem: -problem.flops)
+
+
+def training(dtype: str = "bf16", tokens: int = 4096) -> list[GemmProblem]:
+    """The products of a training step, each with its two gradients', largest first."""
+    problems = [
+        problem
+        for n, k in STEP_NK
+        for problem in (
+            GemmProblem(tokens, n, k, dtype, "nt"),
+            GemmProblem(tokens, k, n, dtype, "nn"),
+            GemmProblem(n, k, tokens, dtype, "tn"),
+        )
+    ]
     return sorted(problems, key=lambda problem: -problem.flops)
 
 

@@ -105,6 +105,27 @@ def test_the_suite_is_resumed_and_shipped(run, load, fake_laboratory, monkeypatc
         assert shipped.read_text() == (whole if completes else before)
 
 
+def test_the_products_of_a_training_step_have_a_suite_of_their_own(run, load, tmp_path):
+    run("gemm_suite", "--training", "--problems", str(PROBLEMS[0]), "--out", tmp_path)
+    assert [path.name for path in tmp_path.glob("*.json")] == ["suite-bf16-training.json"]
+    forward, of_input, of_weights = (
+        {str(problem)[:-8] for problem in load("suite").training() if problem.layout == layout}
+        for layout in ("nt", "nn", "tn")
+    )  # x @ w.T, g @ w, g.T @ x of Llama-3-8B's five weights
+    assert forward == {
+        "4096x6144x4096", "4096x4096x4096", "4096x28672x4096", "4096x4096x14336",
+        "4096x128256x4096",
+    }  # fmt: skip
+    assert of_input == {
+        "4096x4096x6144", "4096x4096x4096", "4096x4096x28672", "4096x14336x4096",
+        "4096x4096x128256",
+    }  # fmt: skip
+    assert of_weights == {
+        "6144x4096x4096", "4096x4096x4096", "28672x4096x4096", "4096x14336x4096",
+        "128256x4096x4096",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("options", [[], ["--fastest"]])
 def test_a_target_that_is_no_cache_file_is_told_in_one_line(load, monkeypatch, tmp_path, options):
     path = tmp_path / "results.json"
@@ -151,7 +172,8 @@ def test_results_stay_while_their_machine_code_does(load, monkeypatch, tmp_path)
     ]  # fmt: skip
     made = {
         "gpu": H200.name, "date": "2026-01-01", "versions": {"triton": "3.6.0"},
-        "sources": {"pointer": "older"}, "rows": [*rows, {"problem": "x", "error": "failed"}],
+        "sources": {"pointer": source_hash("pointer")},
+        "rows": [*rows, {"problem": "x", "error": "failed"}],
     }  # fmt: skip
     path = tmp_path / "suite.json"
     path.write_text(json.dumps(made))
@@ -160,17 +182,23 @@ def test_results_stay_while_their_machine_code_does(load, monkeypatch, tmp_path)
         with pytest.raises(SystemExit, match="must hold the package's kernels, got"):
             module.main()
     monkeypatch.setattr(sys, "argv", ["same_code.py", str(old), str(path)])
+    path.write_text(json.dumps(made | {"sources": {"pointer": "of others"}}))
+    with pytest.raises(SystemExit, match="must hold the pointer kernels that made"):
+        module.main()
+    path.write_text(json.dumps(made))
     module.main()
     found = json.loads(path.read_text())
     assert found["sources"] == {"pointer": source_hash("pointer")}
     assert [row["config"] for row in found["rows"]] == [row["config"] for row in rows]
-    assert {row["since"]["source"] for row in found["rows"]} == {"older"}
+    assert {row["since"]["source"] for row in found["rows"]} == {source_hash("pointer")}
 
     of_package = module.of_package
-    monkeypatch.setattr(
-        module, "of_package", lambda folder, tasks: ["other", *of_package(folder, tasks)[1:]]
-        if folder else of_package(folder, tasks)
-    )  # fmt: skip
+
+    def other_code(folder, tasks):
+        found = of_package(folder, tasks)
+        return {**found, "codes": ["other", *found["codes"][1:]]} if folder else found
+
+    monkeypatch.setattr(module, "of_package", other_code)
     module.main()
     found = json.loads(path.read_text())
     assert [row["config"] for row in found["rows"]] == [rows[1]["config"]]
@@ -190,28 +218,27 @@ def test_entries_stay_while_their_machine_code_does(load, monkeypatch, tmp_path)
         for problem, config, source in (
             (PROBLEMS[0], kept, "older"), (PROBLEMS[1], gone, "older"),
             (PROBLEMS[2], current, now), (replace(PROBLEMS[0], m=1024), TORCH, ""),
+            (replace(PROBLEMS[0], m=512), current, "of others"),
         )
     ]  # fmt: skip
+    elsewhere = entry_of(replace(PROBLEMS[0], m=256), current, "older")
+    made.append(replace(elsewhere, key=replace(elsewhere.key, triton="3.9")))
     export_entries(path, made)
     asked = []
 
     def of_package(folder, tasks):
         asked.append([task[:2] for task in tasks])
-        return [f"{task} {folder if task[0] == gone.to_dict() else ''}" for task in tasks]
+        made = [f"{task} {folder if task[0] == gone.to_dict() else ''}" for task in tasks]
+        return {"sources": {"pointer": "older"}, "codes": made}
 
     monkeypatch.setattr(module, "of_package", of_package)
     monkeypatch.setattr(sys, "argv", ["same_code.py", "old", "--entries", str(path)])
     module.main()
     both = [(kept.to_dict(), str(PROBLEMS[0])), (gone.to_dict(), str(PROBLEMS[1]))]
-    assert [sorted(tasks, key=str) for tasks in asked] == [sorted(both, key=str)] * 2
+    assert [sorted(tasks, key=str) for tasks in asked] == [[], *[sorted(both, key=str)] * 2]
     left = {entry.key.digest: entry for entry in read_entries(path)[0]}
     expected = [replace(made[0], key=replace(made[0].key, source=now)), *made[2:]]
     assert left == {entry.key.digest: entry for entry in expected}
-
-    export_entries(path, [replace(made[1], key=replace(made[1].key, triton="3.9"))])
-    with pytest.raises(SystemExit, match=r"triton must be 3\.9, got 3\.6\.0"):
-        module.main()
-    assert len(read_entries(path)[0]) == 4  # as it was
 
 
 def entry_of(problem, config, source):
