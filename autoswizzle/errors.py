@@ -59,6 +59,12 @@ def check_choice(
     raise error(f"{name} must be one of {words}, got {shown:.1000}")
 
 
+def check_flag(name: str, value: object) -> None:
+    """Raise ArgumentError unless value is True or False, as "no" would count as True."""
+    if not isinstance(value, bool):
+        raise ArgumentError(f"{name} must be True or False, got {value!r:.80}")
+
+
 def check_printable(name: str, value: object, error: type[AutoswizzleError]) -> None:
     """Raise error unless value is a text without newlines and escape codes."""
     if not (isinstance(value, str) and value.isprintable()):

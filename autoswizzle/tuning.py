@@ -20,7 +20,13 @@ from autoswizzle.cache.store import CacheStore, check_cache_file, export_entries
 from autoswizzle.calibration import calibrated
 from autoswizzle.cluster import Cluster, connected, scheduler_of
 from autoswizzle.config import GemmConfig
-from autoswizzle.errors import ArgumentError, CacheError, TuneError, UnavailableError
+from autoswizzle.errors import (
+    ArgumentError,
+    CacheError,
+    TuneError,
+    UnavailableError,
+    check_flag,
+)
 from autoswizzle.hardware import Gpu, check_device, detect, driver_version
 from autoswizzle.laboratory import Compilers, Laboratory
 from autoswizzle.problem import GemmProblem, as_problems
@@ -69,6 +75,9 @@ def tune(
     Raises ArgumentError for bad arguments, UnavailableError without a GPU, triton or that cluster,
     CacheError when nothing could be stored, TuneError when the storage can't be used.
     """
+    check_flag("progress", progress)
+    check_flag("force", force)
+    check_flag("from_scratch", from_scratch)
     wanted = list(dict.fromkeys(as_problems(problems)))
     if not wanted:
         raise ArgumentError("problems must hold at least one problem, got none")
