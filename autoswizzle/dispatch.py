@@ -20,7 +20,7 @@ from autoswizzle.cache.key import CacheKey, key_for
 from autoswizzle.cache.store import CacheStore, NearMiss, export_entries, shared_store
 from autoswizzle.calibration import calibrated
 from autoswizzle.config import TORCH, GemmConfig
-from autoswizzle.errors import ConfigError, ProblemError
+from autoswizzle.errors import ConfigError, ProblemError, printable
 from autoswizzle.hardware import Gpu, as_gpu, detect
 from autoswizzle.misses import FILE_NAME, MissLog
 from autoswizzle.operands import as_matrices, is_regular, problem_of, why_torch
@@ -95,7 +95,7 @@ class Decision:
             ratio = f"{self.entry.fastest_ratio:.3f}x torch.matmul"
             lines.append(f"  fastest of ours: {ratio}, {self.entry.fastest}")
         if self.path is not None:
-            lines.append(f"  from {self.path}")
+            lines.append(f"  from {printable(self.path)}")
         if self.near_miss is not None:
             lines.append(f"  nearest other entry: {self.near_miss}")
         return "\n".join(lines)

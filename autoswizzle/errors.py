@@ -71,6 +71,12 @@ def check_printable(name: str, value: object, error: type[AutoswizzleError]) -> 
         raise error(f"{name} must be a printable text, got {value!r:.80}")
 
 
+def printable(value: object) -> str:
+    """The value as text that prints on one line: newlines and control characters as escapes."""
+    text = str(value)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 class UnavailableError(AutoswizzleError, RuntimeError):
     """The machine lacks a GPU, a driver or a package that the call needs."""
 
