@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from autoswizzle.config import MARGIN
 from autoswizzle.errors import ArgumentError, check_choice
 
 UNLIMITED_TRIALS = 1_000_000  # more than any space holds: a budget of seconds alone
@@ -32,7 +33,7 @@ class Effort:
     finalists: int
     final_ms: float
     candidate_s: float = 30.0
-    margin: float = 0.02
+    margin: float = MARGIN
     min_gain: float = 0.0
 
     def with_budget(self, trials: int | None = None, seconds: float | None = None) -> "Effort":
