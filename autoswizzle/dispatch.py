@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from autoswizzle import kernels
-from autoswizzle.cache.entry import MARGIN, CacheEntry
+from autoswizzle.cache.entry import CacheEntry
 from autoswizzle.cache.files import as_path
 from autoswizzle.cache.index import Stored
 from autoswizzle.cache.key import CacheKey, key_for
 from autoswizzle.cache.store import CacheStore, NearMiss, export_entries, shared_store
 from autoswizzle.calibration import calibrated
-from autoswizzle.config import TORCH, GemmConfig
-from autoswizzle.errors import ConfigError, ProblemError
+from autoswizzle.config import MARGIN, TORCH, GemmConfig
+from autoswizzle.errors import ConfigError, ProblemError, printable
 from autoswizzle.hardware import Gpu, as_gpu, detect
 from autoswizzle.misses import FILE_NAME, MissLog
 from autoswizzle.operands import as_matrices, is_regular, problem_of, why_torch
@@ -95,7 +95,7 @@ class Decision:
             ratio = f"{self.entry.fastest_ratio:.3f}x torch.matmul"
             lines.append(f"  fastest of ours: {ratio}, {self.entry.fastest}")
         if self.path is not None:
-            lines.append(f"  from {self.path}")
+            lines.append(f"  from {printable(self.path)}")
         if self.near_miss is not None:
             lines.append(f"  nearest other entry: {self.near_miss}")
         return "\n".join(lines)
@@ -205,7 +205,7 @@ class Dispatcher:
             return Decision(problem, TORCH, "miss", reason)
         extents = f"m = {below.entry.key.problem.m} and {above.entry.key.problem.m}"
         if not (below.entry.beats_torch and above.entry.beats_torch):
-            needed = f"{100 * (MARGIN - 1):.0f} %"
+            needed = f"{100 * MARGIN:.0f} %"
             reason = f"no entry; not both {extents} beat torch by {needed}"
             return Decision(problem, TORCH, "miss", reason)
         illegal = why_illegal(above.entry.config, problem, gpu)

@@ -59,10 +59,22 @@ def check_choice(
     raise error(f"{name} must be one of {words}, got {shown:.1000}")
 
 
+def check_flag(name: str, value: object) -> None:
+    """Raise ArgumentError unless value is True or False, as "no" would count as True."""
+    if not isinstance(value, bool):
+        raise ArgumentError(f"{name} must be True or False, got {value!r:.80}")
+
+
 def check_printable(name: str, value: object, error: type[AutoswizzleError]) -> None:
     """Raise error unless value is a text without newlines and escape codes."""
     if not (isinstance(value, str) and value.isprintable()):
         raise error(f"{name} must be a printable text, got {value!r:.80}")
+
+
+def printable(value: object) -> str:
+    """The value as text that prints on one line: newlines and control characters as escapes."""
+    text = str(value)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 class UnavailableError(AutoswizzleError, RuntimeError):

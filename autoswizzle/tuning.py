@@ -1,35 +1,31 @@
 """Offline tuning: search each problem on a GPU, here or of a Dask cluster; keep the verdicts."""
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from functools import partial
 from os import PathLike
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from autoswizzle import kernels
 from autoswizzle.cache.entry import CacheEntry
 from autoswizzle.cache.files import as_path, check_writable
-from autoswizzle.cache.key import key_for
 from autoswizzle.cache.store import CacheStore, check_cache_file, export_entries, shared_store
 from autoswizzle.calibration import calibrated
 from autoswizzle.cluster import Cluster, connected, scheduler_of
 from autoswizzle.config import GemmConfig
-from autoswizzle.errors import ArgumentError, CacheError, TuneError, UnavailableError
-from autoswizzle.hardware import Gpu, check_device, detect, driver_version
+from autoswizzle.errors import ArgumentError, TuneError, UnavailableError, check_flag
+from autoswizzle.hardware import check_device, detect
 from autoswizzle.laboratory import Compilers, Laboratory
 from autoswizzle.problem import GemmProblem, as_problems
 from autoswizzle.results import TuneReport, TuneResult
 from autoswizzle.settings import settings
 from autoswizzle.toolchain import triton_version
+from autoswizzle.verdicts import holds, known_result, shared_result
 
 if TYPE_CHECKING:
-    from autoswizzle.search.claims import Claims
     from autoswizzle.search.progress import SearchBar
     from autoswizzle.search.study import SearchResult
 
@@ -69,6 +65,9 @@ def tune(
     Raises ArgumentError for bad arguments, UnavailableError without a GPU, triton or that cluster,
     CacheError when nothing could be stored, TuneError when the storage can't be used.
     """
+    check_flag("progress", progress)
+    check_flag("force", force)
+    check_flag("from_scratch", from_scratch)
     wanted = list(dict.fromkeys(as_problems(problems)))
     if not wanted:
         raise ArgumentError("problems must hold at least one problem, got none")
@@ -127,7 +126,7 @@ def tune(
         keeping = Lock()
 
         def known(laboratory: Laboratory, problem: GemmProblem) -> TuneResult | None:
-            return None if force else _known(problem, laboratory.gpu, store)
+            return None if force else known_result(problem, laboratory.gpu, store)
 
         def seeds(laboratory: Laboratory, problem: GemmProblem) -> list[GemmConfig]:
             if from_scratch:
@@ -149,7 +148,7 @@ def tune(
                 scout.submit(announce, laboratory, later)  # compiles while this one is measured
             result = known(laboratory, problem)
             if result is None:
-                result = _shared(problem, laboratory, store, claims, force, search)
+                result = shared_result(problem, laboratory, store, claims, force, search)
             if result is not None:
                 with keeping:
                     _finish(result, collection, show)
@@ -220,129 +219,10 @@ def _tuned_on_worker(device: int, task: _Task) -> TuneResult:
     """The worker's part; raises TuneError when the search failed, so that another one tries."""
     gpu = detect(device)
     for entry in task.known:
-        if _holds(entry, task.problem, gpu):
+        if holds(entry, task.problem, gpu):
             return TuneResult(task.problem, entry, skipped=True)
     report = tune([task.problem], devices=[device], progress=False, **task.options)
     [result] = report.results
     if result.error is not None:
         raise TuneError(result.error)
     return result
-
-
-def _known(problem: GemmProblem, gpu: Gpu, store: CacheStore) -> TuneResult | None:
-    """The result of a problem that has a valid entry."""
-    stored = store.get(key_for(problem, gpu, triton=triton_version()), kernels.current_source)
-    return None if stored is None else TuneResult(problem, stored.entry, skipped=True)
-
-
-def _shared(
-    problem: GemmProblem,
-    laboratory: Laboratory,
-    store: CacheStore,
-    claims: "Claims",
-    force: bool,
-    search: Callable[[], "SearchResult"],
-) -> TuneResult | None:
-    """The result of a problem that others may tune as well; None while one does."""
-    from autoswizzle.search.history import study_name
-
-    version = ".".join(map(str, triton_version() or ()))
-    name = f"{study_name(problem, laboratory.gpu)} triton {version}"
-    try:
-        with claims.claimed(name) as ours:
-            if not ours:
-                return None
-            entry = None if force else _verdict(claims.verdict(name), problem, laboratory.gpu)
-            if entry is not None:
-                store.put(entry)
-                return TuneResult(problem, entry, skipped=True)
-            result = _tuned(problem, laboratory, store, search)
-            if result.entry is not None:
-                claims.save_verdict(name, result.entry.to_dict())
-            return result
-    except TuneError as error:  # the storage was lost
-        return TuneResult(problem, error=str(error))
-
-
-def _verdict(stored: dict[str, Any] | None, problem: GemmProblem, gpu: Gpu) -> CacheEntry | None:
-    """The entry that another process stored, if it holds here."""
-    if stored is None:
-        return None
-    try:
-        entry = CacheEntry.from_dict(stored)
-    except CacheError:
-        return None  # another version's
-    return entry if _holds(entry, problem, gpu) else None
-
-
-def _holds(entry: CacheEntry, problem: GemmProblem, gpu: Gpu) -> bool:
-    """Whether an entry is of problem on gpu, measured, and of the kernels and triton here."""
-    source = kernels.current_source(entry.config.kernel)
-    key = source is not None and key_for(problem, gpu, source, triton_version())
-    return entry.origin == "measured" and entry.key == key
-
-
-def _tuned(
-    problem: GemmProblem,
-    laboratory: Laboratory,
-    store: CacheStore,
-    search: Callable[[], "SearchResult"],
-) -> TuneResult:
-    began = time.monotonic()
-    try:
-        found = search()
-        entry = entry_of(problem, laboratory, found)
-    except TuneError as error:
-        return TuneResult(problem, error=str(error), seconds=time.monotonic() - began)
-    store.put(entry)
-    return TuneResult(
-        problem,
-        entry,
-        spearman=found.spearman,
-        measured=len(found.measurements),
-        infeasible=len(found.infeasible),
-        seconds=time.monotonic() - began,
-        compile_s=found.compile_s,
-        measure_s=found.measure_s,
-    )
-
-
-def entry_of(problem: GemmProblem, laboratory: Laboratory, found: "SearchResult") -> CacheEntry:
-    """The cache entry of a search that had a final."""
-    final = found.final
-    if final is None:
-        raise TuneError(f"the search of {problem} ended without a final")
-    theirs = final.confirmed[-1]
-    winner = final.measurement
-    kernel, won = final.winner.kernel, final.winner == final.fastest
-    source = "" if kernel == "torch" else kernels.source_hash(kernel)
-    return CacheEntry(
-        key=key_for(problem, laboratory.gpu, source, triton_version()),
-        config=final.winner,
-        time_us=winner.time_us,
-        torch_us=theirs.time_us,
-        ratio=final.ratio if won else 1.0,
-        ratio_low=final.ratio_low if won else None,
-        ratio_high=final.ratio_high if won else None,
-        host_us=winner.host_us,
-        method=winner.method,
-        trials=len(found.measurements) + len(found.infeasible),
-        effort=laboratory.effort.name,
-        date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        gpu=laboratory.gpu.name,
-        versions=versions(),
-        fastest=None if won else final.fastest,
-        fastest_ratio=None if won else final.ratio,
-    )
-
-
-def versions() -> dict[str, str]:
-    """What a measurement was made with: torch, CUDA, triton and driver, where known."""
-    import torch
-    import triton
-
-    found = {"torch": str(torch.__version__), "triton": str(triton.__version__)}
-    if torch.version.cuda is not None:
-        found["cuda"] = torch.version.cuda
-    driver = driver_version()
-    return found if driver is None else {**found, "driver": driver}

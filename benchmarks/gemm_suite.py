@@ -38,7 +38,7 @@ from autoswizzle.search.effort import EFFORTS
 from autoswizzle.search.study import SearchResult
 from autoswizzle.search.timing import LONG
 from autoswizzle.space import FAMILIES
-from autoswizzle.tuning import entry_of
+from autoswizzle.verdicts import entry_of
 
 SLOW = 0.97  # ratios below it are counted
 OWN = ("ratio", "ratio_low", "ratio_high")

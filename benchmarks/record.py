@@ -27,7 +27,7 @@ def folder_of(gpu: Gpu) -> Path:
 
 def stamp(gpu: Gpu) -> dict[str, Any]:
     """Command, date, versions and GPU."""
-    from autoswizzle.tuning import versions
+    from autoswizzle.verdicts import versions
 
     return {
         "command": " ".join(["python", *sys.argv]),

@@ -31,7 +31,7 @@ from autoswizzle.hardware import Gpu, find_gpu
 from autoswizzle.kernels.offline import call_for, compiled
 from autoswizzle.problem import GemmProblem
 from autoswizzle.space import FAMILIES, tail
-from autoswizzle.tuning import versions
+from autoswizzle.verdicts import versions
 
 CODES = "--codes"  # this program, run for one of the two packages
 

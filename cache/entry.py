@@ -7,13 +7,12 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from autoswizzle.cache.key import CacheKey
-from autoswizzle.config import GemmConfig
+from autoswizzle.config import MARGIN, GemmConfig
 from autoswizzle.errors import CacheError, ConfigError, SchemaError, check_printable
 
 SCHEMA = 1
 ORIGINS = ("measured", "predicted")
 FASTEST = ("fastest", "fastest_ratio")  # of one measurement, even where they can't be read
-MARGIN = 1.02  # torch time / own time from which an own kernel counts as faster than torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,7 @@ class CacheEntry:
     @property
     def beats_torch(self) -> bool:
         """Whether an own kernel won by MARGIN, whatever the margin of its search was."""
-        return self.won and (self.ratio or 0.0) >= MARGIN
+        return self.won and (self.ratio or 0.0) >= 1 + MARGIN
 
     def better_than(self, other: "CacheEntry") -> bool:
         """Whether this one is the better measured of two entries of one key."""

@@ -135,7 +135,7 @@ def _report(
     how: dict[str, Any],
     rows: Sequence["OrderRow"],
 ) -> dict[str, Any]:
-    from autoswizzle.tuning import versions
+    from autoswizzle.verdicts import versions
 
     return {
         "problem": str(problem),

@@ -16,7 +16,7 @@ from autoswizzle.cache.store import CacheStore, check_cache_file, export_entries
 from autoswizzle.cli.entries import entries_of, existing, some_entries_of
 from autoswizzle.cli.options import Device, Json, parsed
 from autoswizzle.cli.verify import Sample, Tolerance, verify_entries
-from autoswizzle.errors import ArgumentError, CacheError, ProblemError
+from autoswizzle.errors import ArgumentError, CacheError, ProblemError, printable
 from autoswizzle.problem import GemmProblem
 from autoswizzle.report.tables import print_json, table
 from autoswizzle.report.tuned import state_of
@@ -95,7 +95,7 @@ def export(
         wanted = f"no entry for {', '.join(missing)}" if missing else "no entries"
         raise CacheError(f"cannot export: {wanted} in {settings().cache_dir}")
     total = export_entries(path, chosen)
-    print(f"{path}: {len(chosen)} written, {total} in all")
+    print(f"{printable(path)}: {len(chosen)} written, {total} in all")
 
 
 @app.command("merge")
@@ -122,7 +122,7 @@ def merge(
         check_cache_file(into)
     entries = [stored.entry for stored in some_entries_of(sources)]
     if into is not None:
-        print(f"{into}: {export_entries(into, entries)} entries in all")
+        print(f"{printable(into)}: {export_entries(into, entries)} entries in all")
         return
     store = _store()
     store.check_writable()
@@ -134,7 +134,7 @@ def merge(
             store.put(entry)
             kept[entry.key.digest] = entry
             added += 1
-    print(f"{store.user_dir}: {added} of {len(entries)} entries added")
+    print(f"{printable(store.user_dir)}: {added} of {len(entries)} entries added")
 
 
 @app.command("verify")
@@ -176,7 +176,7 @@ def prune(
     for path, state in doomed.items():
         if not dry_run:
             _remove(path)
-        print(f"{path}: {state}" + ("" if dry_run else ", removed"))
+        print(f"{printable(path)}: {state}" + ("" if dry_run else ", removed"))
     print(f"{len(doomed)} files" + (" to remove" if dry_run else " removed"))
 
 

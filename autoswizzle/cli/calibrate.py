@@ -6,6 +6,7 @@ import typer
 
 from autoswizzle.calibration import READINGS, Calibration, Reading, keep
 from autoswizzle.cli.options import Device, Json, need_triton, present_gpu
+from autoswizzle.errors import printable
 from autoswizzle.hardware import MIB
 from autoswizzle.report.tables import print_json, table
 
@@ -45,7 +46,7 @@ def calibrate(
     print(f"{found.gpu}, {found.num_sms} SMs, {found.l2_bytes / MIB:g} MiB of L2, {found.date}")
     print(table(("measured", "median", "unit", "spread %"), _rows(found)))
     if path is not None:
-        print(f"kept in {path}")
+        print(f"kept in {printable(path)}")
 
 
 def _rows(found: Calibration) -> list[tuple[object, ...]]:

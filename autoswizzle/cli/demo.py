@@ -17,7 +17,7 @@ from autoswizzle.cache.key import key_for
 from autoswizzle.cache.store import CacheStore
 from autoswizzle.cli.options import need_triton, present_gpu
 from autoswizzle.config import GemmConfig
-from autoswizzle.errors import CompileError, TuneError, UnavailableError
+from autoswizzle.errors import CompileError, TuneError, UnavailableError, printable
 from autoswizzle.hardware import Gpu, find_gpu
 from autoswizzle.problem import GemmProblem
 from autoswizzle.report.tables import table
@@ -103,7 +103,7 @@ def _without_gpu(gpu: Gpu) -> None:
 
     print("\n4. Keep it as a predicted entry, which is never used for dispatch by default.")
     path = CacheStore(settings().cache_dir).put(_predicted_entry(chosen, gpu))
-    print(f"   {path}")
+    print(f"   {printable(path)}")
 
     print("\n5. Explain what the problem would run as.")
     from autoswizzle.dispatch import explain

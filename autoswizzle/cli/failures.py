@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from autoswizzle.errors import ArgumentError
+from autoswizzle.errors import ArgumentError, printable
 
 LONGEST = 1000  # characters of an error
 FAILED, BAD_ARGUMENTS = 1, 2
@@ -19,8 +19,7 @@ UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 def one_line(message: object) -> str:
     """The message with every run of white space made one blank, and terminal codes escaped."""
-    line = " ".join(str(message).split())
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    return printable(" ".join(str(message).split()))
 
 
 def complain(message: object) -> None:

@@ -13,7 +13,7 @@ from autoswizzle.cache.store import CacheStore
 from autoswizzle.cli.entries import entries_of, existing
 from autoswizzle.cli.failures import note
 from autoswizzle.cli.options import Json, Storage, output_file, parsed
-from autoswizzle.errors import TuneError
+from autoswizzle.errors import TuneError, printable
 from autoswizzle.report.page import page
 from autoswizzle.report.tables import print_json
 from autoswizzle.report.tuned import Summary, Tuned, by_gpu, entry_table, study_table
@@ -63,7 +63,7 @@ def report(
         print_json({"summary": asdict(every), "gpus": [gpu.to_dict() for gpu in gpus]})
         return
     if not gpus:
-        print(f"nothing tuned in {settings().cache_dir}")
+        print(f"nothing tuned in {printable(settings().cache_dir)}")
         print("to fill it: autoswizzle tune 4096x4096x4096:bf16:nt    # on a machine with a GPU")
         return
     print("\n\n".join(map(_text, gpus)))

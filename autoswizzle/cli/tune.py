@@ -23,6 +23,7 @@ from autoswizzle.cli.options import (
 )
 from autoswizzle.cli.worklist import work_list
 from autoswizzle.cluster import scheduler_of
+from autoswizzle.config import MARGIN
 from autoswizzle.errors import ArgumentError
 from autoswizzle.misses import FILE_NAME as MISSES
 from autoswizzle.misses import read_misses
@@ -34,9 +35,6 @@ from autoswizzle.settings import settings
 
 if TYPE_CHECKING:
     from autoswizzle.results import TuneReport, TuneResult
-
-
-_MARGIN = 100 * EFFORTS["standard"].margin  # of every effort, percent
 
 
 def _tokens(text: str | None) -> Sequence[int]:
@@ -168,7 +166,7 @@ def tune(
             "--margin",
             parser=percent,
             metavar="PERCENT",
-            help=f"By how much a winner must be faster than torch. Default: {_MARGIN:g}.",
+            help=f"By how much a winner must be faster than torch. Default: {100 * MARGIN:g}.",
         ),
     ] = None,
     storage: Storage = None,

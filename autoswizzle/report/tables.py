@@ -4,6 +4,8 @@ import json
 import re
 from collections.abc import Sequence
 
+from autoswizzle.errors import printable
+
 _NUMBER = re.compile(r"-|-?[0-9][0-9,.]*( [kMGTP]?B)?")
 
 
@@ -49,11 +51,11 @@ def print_json(data: object) -> None:
 
 
 def text_of(value: object) -> str:
-    """A value as tables show it: - for none, three decimals below 10, one above."""
+    """A value as tables show it: - for none, three decimals below 10, one above; text printable."""
     if value is None:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:,.3f}" if abs(value) < 10 else f"{value:,.1f}"
-    return str(value)
+    return printable(value)

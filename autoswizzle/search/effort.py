@@ -1,11 +1,12 @@
 """Search budgets: every number that bounds a search, in one table."""
 
 import math
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from autoswizzle.config import MARGIN
 from autoswizzle.errors import ArgumentError, check_choice
+from autoswizzle.search.statistics import is_number
 
 UNLIMITED_TRIALS = 1_000_000  # more than any space holds: a budget of seconds alone
 
@@ -32,7 +33,7 @@ class Effort:
     finalists: int
     final_ms: float
     candidate_s: float = 30.0
-    margin: float = 0.02
+    margin: float = MARGIN
     min_gain: float = 0.0
 
     def with_budget(self, trials: int | None = None, seconds: float | None = None) -> "Effort":
@@ -44,7 +45,7 @@ class Effort:
             return self
         if trials is not None and (type(trials) is not int or trials < 1):
             raise ArgumentError(f"trials must be an integer of at least 1, got {trials!r}")
-        if seconds is not None and not (_number(seconds) and 0 < seconds <= sys.float_info.max):
+        if seconds is not None and not (is_number(seconds) and seconds > 0):
             raise ArgumentError(f"seconds must be a number above 0, got {seconds!r}")
         return replace(
             self,
@@ -57,14 +58,9 @@ class Effort:
         """The same effort with the caller's margin; raises ArgumentError unless 0 <= margin < 1."""
         if margin is None:
             return self
-        if not (_number(margin) and 0 <= margin < 1):
+        if not (is_number(margin) and 0 <= margin < 1):
             raise ArgumentError(f"margin must be a number from 0 to below 1, got {margin!r}")
         return replace(self, margin=float(margin))
-
-
-def _number(value: object) -> bool:
-    """Whether value is a number, NumPy's float64 included, which is a float."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 EFFORTS: Mapping[str, Effort] = {

@@ -6,7 +6,6 @@ enqueued with their configuration in one transaction, so their numbers decide be
 enqueue the same one: only the lowest runs.
 """
 
-import sys
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,7 @@ from autoswizzle.problem import GemmProblem
 from autoswizzle.search.liveness import is_alive, this_process
 from autoswizzle.search.measure import Measurement
 from autoswizzle.search.sampling import SearchSpace
+from autoswizzle.search.statistics import is_number
 from autoswizzle.search.storage import open_storage, storage_errors
 
 MAX_INTERRUPTIONS = 2  # a configuration interrupted this often is not tried again
@@ -202,7 +202,7 @@ def record_of(trial: optuna.trial.FrozenTrial) -> Record | None:
     except (AutoswizzleError, KeyError, TypeError):
         return None
     seconds, predicted_us = stored.get("seconds", 0.0), stored.get("predicted_us")
-    if not (_is_number(seconds) and (predicted_us is None or _is_number(predicted_us))):
+    if not (is_number(seconds) and (predicted_us is None or is_number(predicted_us))):
         return None
     if trial.state == _State.PRUNED and outcome is None:
         return None
@@ -262,7 +262,3 @@ def _decode(config: GemmConfig, stored: dict[str, Any] | None) -> Measurement | 
     if "kind" in stored:
         return Failure(config, str(stored["kind"]), str(stored["reason"]))
     return Measurement.from_dict(stored)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and abs(value) <= sys.float_info.max

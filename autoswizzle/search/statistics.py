@@ -12,9 +12,18 @@ LEAST_TIMES = 8  # from which a gain can be expected
 DRIFT_LIMIT = 0.05  # first to last quarter of a series; beyond it clocks or neighbours moved
 
 
+def is_number(value: object) -> bool:
+    """Whether value is a number that a float holds: no bool, nan or infinity, no larger integer."""
+    return (
+        isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        and abs(value) <= sys.float_info.max
+    )
+
+
 def checked(samples: Sequence[float]) -> Sequence[float]:
     """The samples, if every one is a possible duration; raises LaunchError otherwise."""
-    invalid = [value for value in samples if not 0 < value <= sys.float_info.max]
+    invalid = [value for value in samples if not (is_number(value) and value > 0)]
     if invalid or not samples:
         shown = invalid[0] if invalid else "no samples"
         raise LaunchError(f"a duration must be finite and above 0, got {shown}", "InvalidDuration")

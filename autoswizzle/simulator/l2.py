@@ -62,7 +62,8 @@ def measured_traffic(launch: Launch, gpu: Gpu, out_itemsize: float) -> Traffic:
     last = first + distances.slope * (distances.lengths - 1)
     share = _mean_hits(first / capacity, last / capacity)
     carried = np.where(distances.own > 0, distances.lengths * share, 0)
-    return distances.traffic(carried, repeated, launch.itemsize)
+    found = distances.traffic(carried, repeated, launch.itemsize)
+    return found.scaled(launch.tiles, launch.followed)
 
 
 def _lag(launch: Launch, gpu: Gpu, distances: Distances, stored: float) -> Floats:

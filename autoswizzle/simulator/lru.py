@@ -20,7 +20,7 @@ segments, each linear.
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,10 @@ class Traffic:
     def hit_rate(self) -> float:
         """Share of the touches that hit, 0..1."""
         return self.hits / (self.hits + self.misses)
+
+    def scaled(self, whole: int, part: int) -> "Traffic":
+        """That of whole tiles, of which this is the traffic of part."""
+        return Traffic(*(value * whole // part for value in astuple(self)))
 
 
 def replay(waves: Iterable[Wave], operands: Operands, capacity: int) -> Traffic:
@@ -80,8 +84,11 @@ def replay(waves: Iterable[Wave], operands: Operands, capacity: int) -> Traffic:
 
 
 def traffic(launch: Launch, capacity: int) -> Traffic:
-    """What replay of launch.waves() counts, in closed form. capacity: bytes the cache holds."""
-    return _traffic(Distances(launch.reuse(), launch.kinds()), launch.itemsize, capacity)
+    """What replay of launch.waves() counts, in closed form; of more tiles than are followed, their
+    share of what it counts of those. capacity: bytes the cache holds.
+    """
+    found = _traffic(Distances(launch.reuse(), launch.kinds()), launch.itemsize, capacity)
+    return found.scaled(launch.tiles, launch.followed)
 
 
 def traffic_of(waves: Iterable[Wave], operands: Operands, capacity: int) -> Traffic:

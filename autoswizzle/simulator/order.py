@@ -32,25 +32,32 @@ def tile_order(swizzle: str, grid_m: int, grid_n: int, group_size: int = 8) -> N
         raise ProblemError(f"the grid must have less than 2^31 tiles, got {grid_m}x{grid_n}")
     if type(group_size) is not int or group_size < 1:
         raise ConfigError(f"group_size must be an integer of at least 1, got {group_size!r}")
+    return first_tiles(swizzle, grid_m, grid_n, group_size, grid_m * grid_n)
+
+
+def first_tiles(
+    swizzle: str, grid_m: int, grid_n: int, group_size: int, count: int
+) -> NDArray[np.int32]:
+    """The first count of tile_order, at a cost that grows with count, not with the grid."""
     if swizzle in _RANKS:
-        m, n = _by_rank(_RANKS[swizzle], grid_m, grid_n)
+        m, n = _by_rank(swizzle, grid_m, grid_n, count)
     elif swizzle == "grouped_n":
-        n, m = _grouped(grid_n, grid_m, group_size)
+        n, m = _grouped(grid_n, grid_m, group_size, count)
     elif swizzle == "row":
-        n, m = _grouped(grid_n, grid_m, grid_n)
+        n, m = _grouped(grid_n, grid_m, grid_n, count)
     elif swizzle == "column":
-        m, n = _grouped(grid_m, grid_n, grid_m)
+        m, n = _grouped(grid_m, grid_n, grid_m, count)
     else:
-        m, n = _grouped(grid_m, grid_n, group_size, serpentine=swizzle == "serpentine")
+        m, n = _grouped(grid_m, grid_n, group_size, count, serpentine=swizzle == "serpentine")
     return np.stack((m, n), axis=1).astype(np.int32)
 
 
 def _grouped(
-    rows: int, columns: int, group_size: int, serpentine: bool = False
+    rows: int, columns: int, group_size: int, count: int, serpentine: bool = False
 ) -> tuple[Ints, Ints]:
     """Groups of group_size rows; in a group down the rows first, then the next column."""
     group_size = min(group_size, rows)
-    ids = np.arange(rows * columns, dtype=np.int64)
+    ids = np.arange(count, dtype=np.int64)
     group, inside = np.divmod(ids, group_size * columns)
     first = group * group_size
     height = np.minimum(rows - first, group_size)
@@ -60,13 +67,18 @@ def _grouped(
     return first + row, column
 
 
-def _by_rank(
-    rank: Callable[[Ints, Ints, int], Ints], grid_m: int, grid_n: int
-) -> tuple[Ints, Ints]:
+def _by_rank(swizzle: str, grid_m: int, grid_n: int, count: int) -> tuple[Ints, Ints]:
     """The grid's tiles sorted by their place on the enclosing power-of-two square."""
-    m, n = (axis.ravel() for axis in np.mgrid[:grid_m, :grid_n])
+    if swizzle == "xor":  # goes column by column, down the first one
+        rows, columns = min(grid_m, count), -(-count // grid_m)
+    else:  # fill the square of each power of two before they leave it
+        side = 1
+        while min(side, grid_m) * min(side, grid_n) < count:
+            side *= 2
+        rows, columns = min(side, grid_m), min(side, grid_n)
+    m, n = (axis.ravel() for axis in np.mgrid[:rows, :columns])
     bits = (max(grid_m, grid_n) - 1).bit_length()
-    ids = np.argsort(rank(m, n, bits))
+    ids = np.argsort(_RANKS[swizzle](m, n, bits))[:count]
     return m[ids], n[ids]
 
 

@@ -1,21 +1,25 @@
 """The work of a GEMM as the cache sees it: waves of programs, each walking tiles in k steps."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from math import gcd
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autoswizzle.errors import ArgumentError
-from autoswizzle.simulator.order import tile_order
+from autoswizzle.simulator.order import first_tiles, tile_order
 from autoswizzle.simulator.reuse import Reuse
 
 Ints = NDArray[np.int64]
 
 _KEPT_ITEMS = 2**15  # an analysis takes 120 bytes an item, and 64 are kept: 250 MB at most
+# Items that are followed, in half a GB at most. The others are taken to be like them, as if each
+# part of so many began with an empty cache: it reads what that holds once too often, 30 bytes an
+# item.
+_FOLLOWED_ITEMS = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,15 +163,26 @@ class Launch:
         """The k steps of its operand tiles."""
         return Kinds.of_parts(self.k, self.block_k, self.bounds)[0]
 
+    @property
+    def tiles(self) -> int:
+        """Output tiles of all batch entries."""
+        return self.batch * _ceil(self.m, self.block_m) * _ceil(self.n, self.block_n)
+
+    @property
+    def followed(self) -> int:
+        """The first tiles, which reuse() looks at: all, unless they are more than memory is for."""
+        return min(self.tiles, max(1, _FOLLOWED_ITEMS // self.split_k))
+
     def reuse(self) -> Reuse:
-        """Its reuse analysis, kept for launches that differ in K, k step or element only."""
+        """The reuse analysis of the tiles followed, kept for launches that differ in K, k step or
+        element only.
+        """
         kinds = Kinds.of_parts(self.k, self.block_k, self.bounds)[1]
-        items = _ceil(self.m, self.block_m) * _ceil(self.n, self.block_n)
-        small = items * self.batch * self.split_k <= _KEPT_ITEMS
+        small = self.tiles * self.split_k <= _KEPT_ITEMS
         analyse = _launch_reuse if small else _launch_reuse.__wrapped__
         return analyse(
             (self.m, self.block_m), (self.n, self.block_n), self.swizzle, self.group_size,
-            self.concurrency, self.batch, tuple(kinds.tolist()),
+            self.concurrency, self.followed, tuple(kinds.tolist()),
         )  # fmt: skip
 
 
@@ -178,20 +193,28 @@ def _launch_reuse(
     swizzle: str,
     group_size: int,
     concurrency: int,
-    batch: int,
+    followed: int,
     kinds: tuple[int, ...],
 ) -> Reuse:
     """kinds: of each part that K is cut into."""
-    grid = _ceil(*rows), _ceil(*columns)
-    parts, slabs = len(kinds), batch * len(kinds)
-    order = tile_order(swizzle, *grid, group_size).astype(np.int64)
+    whole = _ceil(*rows), _ceil(*columns)
+    entries = _ceil(followed, math.prod(whole))
+    parts, slabs = len(kinds), entries * len(kinds)
+    in_entry = min(followed, math.prod(whole))
+    order = first_tiles(swizzle, *whole, group_size, in_entry).astype(np.int64)
+    grid = order.max(axis=0) + 1
     # Operand tiles are numbered (batch entry, part, row or column), columns after all rows.
-    slab = np.arange(slabs).reshape(batch, 1, parts, 1)
-    tiles = (slab * np.array(grid) + order[:, None]).reshape(-1, 2)
+    slab = np.arange(slabs).reshape(entries, 1, parts, 1)
+    tiles = (slab * grid + order[:, None]).reshape(-1, 2)[: followed * parts]
     return Reuse(
         np.arange(len(tiles)) // concurrency, tiles + np.array((0, slabs * grid[0])),
-        np.concatenate([np.tile(_extents(*axis), slabs) for axis in (rows, columns)]),
-        np.concatenate([_by_tile(kinds * batch, extent) for extent in grid]),
+        np.concatenate(
+            [
+                np.tile(np.minimum(block, total - block * np.arange(count)), slabs)
+                for (total, block), count in zip((rows, columns), grid, strict=True)
+            ]
+        ),
+        np.concatenate([_by_tile(kinds * entries, count) for count in grid]),
     )  # fmt: skip
 
 
@@ -215,7 +238,7 @@ def cut(waves: Iterable[Wave], operands: Operands) -> tuple[Reuse, Kinds]:
         for position, item in enumerate(program):
             ends_run = item.stop == steps and position == len(program) - 1
             edges |= {item.first, 0 if ends_run else item.stop}
-    part = gcd(*edges) or steps
+    part = math.gcd(*edges) or steps
     kinds, kind_of = Kinds.of_parts(operands.k, operands.block_k, (*range(0, steps, part), steps))
     parts = len(kind_of)
     rows, columns = len(operands.row_extents), len(operands.column_extents)

@@ -8,7 +8,7 @@ import signal
 import time
 from pathlib import Path
 
-from autoswizzle import cluster, tuning
+from autoswizzle import cluster, tuning, verdicts
 from autoswizzle.config import TORCH, GemmConfig
 from autoswizzle.errors import TuneError, UnavailableError
 from autoswizzle.hardware import find_gpu
@@ -49,7 +49,7 @@ def dask_setup(worker):
 
     cluster.visible_gpus = visible_gpus
     tuning.detect = lambda device: find_gpu("H200")
-    tuning.versions = lambda: {"torch": "2.11"}
+    verdicts.versions = lambda: {"torch": "2.11"}
     tuning.Laboratory.search = search
 
 

@@ -17,6 +17,7 @@ RANKS = [
     ("simulator",),
     ("kernels", "search", "cache", "cluster"),
     ("laboratory", "forecast", "microbench", "results", "transfer"),
+    ("verdicts",),
     ("tuning", "dispatch", "order_bench", "smem_bench"),
     ("recall",),
     ("plans",),

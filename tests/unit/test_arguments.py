@@ -1,5 +1,7 @@
 """Wrong arguments of the public functions: an error of this package that says what is legal."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -67,6 +69,14 @@ def test_what_is_no_device(wrong):
     if wrong is not None:  # the current one
         with pytest.raises(ArgumentError, match="device must be an integer of at least 0, got"):
             autoswizzle.prepare([PROBLEM], device=wrong)
+
+
+@pytest.mark.parametrize("wrong", ["no", 0, 1, None, []], ids=repr)
+@pytest.mark.parametrize("name", ["progress", "force", "from_scratch"])
+def test_what_is_no_flag(name, wrong):
+    message = f"{name} must be True or False, got {wrong!r}"
+    with pytest.raises(ArgumentError, match=re.escape(message)):
+        autoswizzle.tune([PROBLEM], **{name: wrong})
 
 
 @pytest.mark.parametrize("wrong", [5, [], {0}], ids=repr)

@@ -33,7 +33,9 @@ def run(load, fresh, fake_laboratory, monkeypatch, tmp_path):
     """Runs a benchmark's main with these arguments; returns its module and what it wrote."""
     monkeypatch.setattr(tuning, "detect", lambda device: H200)
     monkeypatch.setattr(tuning, "Laboratory", fake_laboratory.FakeLaboratory)
-    monkeypatch.setattr(tuning, "versions", lambda: {"torch": "2.11", "triton": "3.6.0"})
+    monkeypatch.setattr(
+        "autoswizzle.verdicts.versions", lambda: {"torch": "2.11", "triton": "3.6.0"}
+    )
 
     def ran(name, *arguments, **changes):
         module = load(name)

@@ -50,7 +50,7 @@ def device(monkeypatch):
 
     monkeypatch.setattr(order_bench, "bench_orders", bench_orders)
     monkeypatch.setattr("autoswizzle.cli.bench.present_gpu", lambda device: find_gpu("RTX 5080"))
-    monkeypatch.setattr("autoswizzle.tuning.versions", lambda: {"torch": "2.11", "triton": "3.6"})
+    monkeypatch.setattr("autoswizzle.verdicts.versions", lambda: {"torch": "2.11", "triton": "3.6"})
     return calls
 
 

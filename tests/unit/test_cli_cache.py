@@ -284,6 +284,36 @@ def test_prune_removes_left_overs_and_outdated_entries_only(store, folder, capsy
     assert newer.exists()
 
 
+@pytest.mark.parametrize(
+    ("args", "line"),
+    [
+        (["cache", "ls", "$/file"], "$/file"),
+        (["cache", "export", "$/new"], "$/new: 1 written, 1 in all"),
+        (["cache", "merge", "$/file"], "$: 0 of 1 entries added"),
+        (["cache", "merge", "$/file", "--into", "$/new"], "$/new: 1 entries in all"),
+        (["cache", "prune"], "$/x.damaged: left over, removed"),
+        (["explain", str(ONE), "--gpu", "H200"], "  from $/"),
+        (["doctor"], "cache        ok     $"),
+        (["report"], "nothing tuned in $"),
+    ],
+    ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "",
+)
+def test_paths_are_printed_without_newlines_and_terminal_codes(
+    fresh, tmp_path, monkeypatch, capsys, args, line
+):
+    folder = tmp_path / "a\n\x1b[31m\u202e\udcff"  # that last one: a byte that is no UTF-8
+    monkeypatch.setenv("AUTOSWIZZLE_CACHE_DIR", str(folder))
+    export_entries(folder / "file", [entry(ONE)])
+    if args != ["report"]:
+        CacheStore(folder, shipped=False).put(entry(ONE))
+    (folder / "x.damaged").write_text("{")
+    assert run([arg.replace("$", str(folder)) for arg in args]) in (0, 1)  # 1: doctor's, no driver
+    out = capsys.readouterr().out
+    shown = str(tmp_path / r"a\n\x1b[31m\u202e\udcff")
+    assert any(line.replace("$", shown) in found for found in out.split("\n"))
+    assert out.replace("\n", "").isprintable()
+
+
 def test_an_unwritable_folder_fails_in_one_line(folder, tmp_path, monkeypatch, capsys):
     blocker = tmp_path / "file"
     blocker.write_text("")

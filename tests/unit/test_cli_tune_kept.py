@@ -52,7 +52,7 @@ def searched(fresh, monkeypatch):
     monkeypatch.setattr(tuning.Laboratory, "search", search)
     monkeypatch.setattr(tuning.Laboratory, "announce", lambda self, problem, seeds: None)
     monkeypatch.setattr(tuning, "detect", lambda device: H200)
-    monkeypatch.setattr(tuning, "versions", lambda: {"torch": "2.11"})
+    monkeypatch.setattr("autoswizzle.verdicts.versions", lambda: {"torch": "2.11"})
     monkeypatch.setattr("autoswizzle.cli.tune.present_gpu", lambda device: H200)
     return searches, outcomes
 

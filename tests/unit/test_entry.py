@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from autoswizzle.cache.entry import SCHEMA, CacheEntry
 from autoswizzle.config import TORCH, GemmConfig
 from autoswizzle.errors import CacheError, SchemaError
+from autoswizzle.search.effort import find_effort
 
 
 def json_values(**bounds):
@@ -192,6 +193,13 @@ def test_null_metadata_is_healed(entry_for, versions):
 )
 def test_beating_torch_needs_the_margin_beyond_noise(entry_for, changes, beats):
     assert entry_for(**changes).beats_torch is beats
+
+
+def test_what_wins_a_search_by_its_default_margin_beats_torch(entry_for):
+    needed = 1 + find_effort("standard").margin
+    assert needed == 1.02
+    assert entry_for(ratio=needed, ratio_low=1.01).beats_torch
+    assert not entry_for(ratio=math.nextafter(needed, 0), ratio_low=1.01).beats_torch
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,7 @@ def test_foreign_trials_are_ignored(tmp_path):
         {"config": {"kernel": "pointer"}, "outcome": {"time_us": 1.0, "config": {}, "new": 2}},
         {"config": {"kernel": "pointer"}, "outcome": "fast"},
         {"config": {"kernel": "pointer"}, "seconds": 10**400},
+        {"config": {"kernel": "pointer"}, "seconds": True},
         {"config": {"kernel": "pointer"}, "predicted_us": -(10**400)},
     ):
         study.add_trial(optuna.create_trial(value=1.0, user_attrs=attributes))

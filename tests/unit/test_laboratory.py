@@ -11,7 +11,7 @@ from autoswizzle.problem import GemmProblem
 from autoswizzle.search.bench import Racing
 from autoswizzle.search.effort import EFFORTS
 from autoswizzle.space import candidates
-from autoswizzle.tuning import entry_of
+from autoswizzle.verdicts import entry_of
 
 H200 = find_gpu("H200")
 PROBLEM = GemmProblem(4096, 4096, 4096, "bf16", "nt")
@@ -51,7 +51,7 @@ def test_what_is_compiled_ahead_is_what_the_search_tries_first(laboratory):
 
 
 def test_a_search_ends_with_the_fastest_and_a_fair_ratio(laboratory, fake_laboratory, monkeypatch):
-    monkeypatch.setattr("autoswizzle.tuning.versions", lambda: {"torch": "2.11"})
+    monkeypatch.setattr("autoswizzle.verdicts.versions", lambda: {"torch": "2.11"})
     bench = laboratory(110.0)
     first, winner = fake_laboratory.seeds(PROBLEM)[0], fake_laboratory.winner(PROBLEM)
     found = bench.search(PROBLEM)
@@ -72,7 +72,7 @@ def test_a_search_ends_with_the_fastest_and_a_fair_ratio(laboratory, fake_labora
 def test_what_does_not_beat_torch_by_the_margin_is_a_torch_entry(
     laboratory, fake_laboratory, monkeypatch
 ):
-    monkeypatch.setattr("autoswizzle.tuning.versions", dict)
+    monkeypatch.setattr("autoswizzle.verdicts.versions", dict)
     bench = laboratory(101.0)  # 1 % slower than ours
     entry = entry_of(PROBLEM, bench, bench.search(PROBLEM))
     assert (entry.config, entry.time_us, entry.torch_us, entry.ratio) == (TORCH, 101.0, 101.0, 1.0)
@@ -111,7 +111,7 @@ def test_a_problem_that_can_not_be_measured_costs_no_other(
     monkeypatch.setattr(kind, name, fails)
     monkeypatch.setattr(tuning, "Laboratory", fake_laboratory.FakeLaboratory)
     monkeypatch.setattr(tuning, "detect", lambda device: H200)
-    monkeypatch.setattr(tuning, "versions", dict)
+    monkeypatch.setattr("autoswizzle.verdicts.versions", dict)
     failed, tuned = tuning.tune([huge, PROBLEM], effort="quick", progress=False).results
     assert failed.error == f"{huge} can't be measured: OutOfMemoryError: tried to allocate 16 TiB"
     assert failed.entry is None

@@ -2,6 +2,8 @@
 
 import json
 import random
+from dataclasses import astuple
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from autoswizzle.errors import ArgumentError
 from autoswizzle.hardware import MIB
+from autoswizzle.simulator import work
 from autoswizzle.simulator.lru import Traffic, replay, traffic, traffic_of
 from autoswizzle.simulator.random_work import random_capacity, random_launch, random_waves
 from autoswizzle.simulator.work import Item, Launch, Operands
@@ -117,6 +120,37 @@ def test_closed_form_equals_the_replay_on_1000_random_traces():
         waves, operands = random_waves(draw)
         capacity = random_capacity(draw, operands)
         assert traffic_of(waves, operands, capacity) == replay(waves, operands, capacity)
+
+
+def test_of_a_large_launch_the_first_tiles_count_for_all(monkeypatch):
+    draw = random.Random(5)
+    cut = 0
+    for _ in range(300):
+        launch = random_launch(draw)
+        capacity = random_capacity(draw, launch.operands())
+        monkeypatch.setattr(work, "_FOLLOWED_ITEMS", draw.randint(1, 60))
+        programs = [program for wave in launch.waves() for program in wave]
+        tiles = len(programs) // launch.split_k
+        followed = min(tiles, max(1, work._FOLLOWED_ITEMS // launch.split_k))
+        first = iter(programs[: followed * launch.split_k])
+        waves = iter(lambda: list(islice(first, launch.concurrency)), [])  # noqa: B023
+        part = replay(waves, launch.operands(), capacity)
+        numbers = (value * tiles // followed for value in astuple(part))
+        assert traffic(launch, capacity) == Traffic(*numbers), launch
+        cut += followed < tiles
+    assert cut > 150
+
+
+@pytest.mark.parametrize("swizzle", ["row", "morton", "hilbert", "serpentine"])
+@pytest.mark.parametrize("capacity", [2**15, 2**18, 2**22])
+def test_each_part_reads_the_cache_once_too_often_at_most(monkeypatch, swizzle, capacity):
+    """On 128 x 128 tiles, in four parts that are alike."""
+    launch = Launch(4096, 4096, 128, 32, 32, 32, 2, swizzle, 8, 64)
+    whole = traffic(launch, capacity)
+    monkeypatch.setattr(work, "_FOLLOWED_ITEMS", 4096)
+    part = traffic(launch, capacity)
+    assert 0 <= part.miss_bytes - whole.miss_bytes <= 3 * capacity
+    assert sum(astuple(part)[:2]) == sum(astuple(whole)[:2])
 
 
 def test_many_waves_count_like_few():

@@ -7,7 +7,7 @@ import pytest
 
 from autoswizzle.config import GROUPED_SWIZZLES, SWIZZLES
 from autoswizzle.errors import ConfigError, ProblemError
-from autoswizzle.simulator.order import tile_order
+from autoswizzle.simulator.order import first_tiles, tile_order
 
 CURVES = ("morton", "xor", "hilbert")
 SMALL = [(rows, columns) for rows in range(1, 41) for columns in range(1, 41)]
@@ -103,6 +103,24 @@ def test_curves_are_the_enclosing_square_with_absent_tiles_skipped(swizzle):
     for grid_m, grid_n in SMALL + LARGE:
         expected = skip_absent(squares[side_of(grid_m, grid_n)], grid_m, grid_n)
         assert np.array_equal(tile_order(swizzle, grid_m, grid_n), expected), (grid_m, grid_n)
+
+
+@pytest.mark.parametrize("swizzle", SWIZZLES)
+def test_the_first_tiles_are_those_of_the_whole_order(swizzle):
+    draw = random.Random(7)
+    for grid_m, grid_n in [(1, 90), (90, 1), *draw.sample(SMALL, 60), *LARGE[:20]]:
+        whole, size = tile_order(swizzle, grid_m, grid_n, 3), grid_m * grid_n
+        for count in (1, draw.randint(1, size), size):
+            first = first_tiles(swizzle, grid_m, grid_n, 3, count)
+            assert np.array_equal(first, whole[:count]), (grid_m, grid_n, count)
+
+
+@pytest.mark.parametrize("swizzle", SWIZZLES)
+@pytest.mark.parametrize(("grid_m", "grid_n"), [(2**26, 2**27), (2**27, 3), (3, 2**27)])
+def test_the_first_tiles_of_a_grid_that_no_memory_holds(swizzle, grid_m, grid_n):
+    found = {tuple(tile) for tile in first_tiles(swizzle, grid_m, grid_n, 8, 4096).tolist()}
+    assert len(found) == 4096
+    assert min(found) == (0, 0)
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,17 @@ def test_a_prediction_without_resources_estimates_them():
     assert predict(SQUARE, ARTICLE, H200).resident in (132, 264)
 
 
+@pytest.mark.parametrize("model", ["lru", "l2"])
+@pytest.mark.parametrize("text", ["262144x262144x1024:bf16:nt", "524288x1048576x64:fp16:nn"])
+def test_a_prediction_takes_no_more_memory_however_many_tiles(text, model):
+    problem = GemmProblem.parse(text)
+    config = GemmConfig(block_m=16, block_n=32, block_k=32, swizzle="hilbert")
+    found = predict(problem, config, H200, model=model)
+    least = problem.min_bytes - found.dram_write_bytes
+    assert least < found.dram_read_bytes < 1000 * least
+    assert 0.99 < found.l2_hit_rate < 1
+
+
 def test_predictions_are_json():
     found = predict(SQUARE, ARTICLE, H200).to_dict()
     assert json.loads(json.dumps(found)) == found

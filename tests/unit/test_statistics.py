@@ -1,15 +1,36 @@
 import math
 import random
+import sys
 from statistics import mean, median
 
+import numpy as np
 import pytest
 import scipy.stats
 
 from autoswizzle.errors import LaunchError
-from autoswizzle.search.statistics import checked, drift, expected_gain, median_interval
+from autoswizzle.search.statistics import (
+    checked,
+    drift,
+    expected_gain,
+    is_number,
+    median_interval,
+)
+
+HUGE = [pytest.param(sign * 10**400, id=f"{sign} huge") for sign in (1, -1)]
+NO_NUMBERS = [math.nan, math.inf, -math.inf, True, False, "1", None, [1.0], *HUGE]
 
 
-@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf, pytest.param(10**400, id="huge")])
+@pytest.mark.parametrize("value", [0, -1.5, np.float64(2), sys.float_info.max, -sys.float_info.max])
+def test_what_a_float_holds_is_a_number(value):
+    assert is_number(value)
+
+
+@pytest.mark.parametrize("value", NO_NUMBERS)
+def test_what_no_float_holds_is_none(value):
+    assert not is_number(value)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, *NO_NUMBERS])
 def test_impossible_durations_are_refused(value):
     with pytest.raises(LaunchError, match="finite and above 0") as caught:
         checked([3.0, value])

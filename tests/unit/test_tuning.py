@@ -133,7 +133,7 @@ def tried(fresh, fake_laboratory, monkeypatch):
 
     monkeypatch.setattr(tuning, "Laboratory", Recorded)
     monkeypatch.setattr(tuning, "detect", lambda device: H200)
-    monkeypatch.setattr(tuning, "versions", lambda: {"torch": "2.11"})
+    monkeypatch.setattr("autoswizzle.verdicts.versions", lambda: {"torch": "2.11"})
 
     def answer(*problems, **options):
         assert tuning.tune(problems, effort="quick", progress=False, **options).ok
@@ -228,7 +228,7 @@ def searches(fresh, monkeypatch):
         tuning.Laboratory, "announce", lambda self, problem, _: fake.announced.append(problem.m)
     )
     monkeypatch.setattr(tuning, "detect", lambda device: H200)
-    monkeypatch.setattr(tuning, "versions", lambda: {"torch": "2.11"})
+    monkeypatch.setattr("autoswizzle.verdicts.versions", lambda: {"torch": "2.11"})
     monkeypatch.setattr("autoswizzle.cli.tune.present_gpu", lambda device: H200)
     return fake
 
