@@ -27,10 +27,11 @@ class Final:
     """The outcome of a final.
 
     winner: the configuration to use, torch unless another one beat it by the margin. fastest: the
-    fastest of ours; ratio: torch's time over its, ratio_low..ratio_high: 95 % confidence interval,
-    from the confirming race of the two. contenders: every measurement of the first race;
-    confirmed: those of the second (fastest, torch). own: the ratio and its interval where each
-    runs at the clock its power leaves it (timing.LONG); None where torch was not slower.
+    fastest of ours, those aside that made room for it; ratio: torch's time over its,
+    ratio_low..ratio_high: 95 % confidence interval, from the confirming race of the two.
+    contenders: every measurement of the first race; confirmed: those of the second (fastest,
+    torch). own: the ratio and its interval where each runs at the clock its power leaves it
+    (timing.LONG); None where torch was not slower, and in finals of before there were such races.
     """
 
     winner: GemmConfig
@@ -41,6 +42,11 @@ class Final:
     contenders: tuple[Measurement, ...]
     confirmed: tuple[Measurement, ...]
     own: tuple[float, float, float] | None = None
+
+    @property
+    def settled(self) -> bool:
+        """Whether it was raced in full: what beat torch at one clock at its own too."""
+        return self.own is not None or self.ratio_low <= 1
 
     @property
     def slower_alone(self) -> bool:

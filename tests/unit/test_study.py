@@ -653,6 +653,26 @@ def test_a_stored_final_is_judged_by_the_margin_asked_for(url):
     assert len(race.calls) == raced
 
 
+@pytest.mark.parametrize(("speed", "runs_again"), [(1.015, True), (0.9, False)])
+def test_a_stored_final_without_the_race_at_own_clocks_wins_nothing(url, speed, runs_again):
+    """One of before there was such a race, which torch lost by less than the margin."""
+    expected = run(Bench(), url, trials(7), race=fake_race(speed)).final
+    study = optuna.load_study(study_name=study_name(PROBLEM, GPU), storage=url)
+    stored = study.user_attrs["final"]
+    earlier = {name: value for name, value in stored["final"].items() if name != "own"}
+    study.set_user_attr("final", {**stored, "final": earlier})
+    again = fake_race(speed)
+    found = run(Bench(), url, trials(7).with_margin(0.0), race=again).final
+    assert found == expected.judged(0.0)
+    assert bool(again.calls) == runs_again
+    assert study_final(url)["own"] == (list(expected.own) if runs_again else None)
+
+
+def study_final(url):
+    study = optuna.load_study(study_name=study_name(PROBLEM, GPU), storage=url)
+    return {"own": None, **study.user_attrs["final"]["final"]}
+
+
 def test_a_final_of_other_kernels_is_run_again(url):
     """The same finalists, but measured with another source or compiler."""
     seeds = rank(PROBLEM, GPU, top=5, configs=WIDE_CONFIGS)
