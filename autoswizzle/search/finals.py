@@ -1,6 +1,7 @@
 """The final of a search: does anything beat torch by the margin, beyond noise, on fresh data?"""
 
 import logging
+import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -77,7 +78,9 @@ class Final:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Final":
-        """Inverse of to_dict; raises ArgumentError on a missing or unknown field."""
+        """Inverse of to_dict; raises ArgumentError on a missing or unknown field, and for an own
+        that is no ratio and its interval.
+        """
         if not isinstance(data, dict) or {"own", *data} != set(cls.__dataclass_fields__):
             raise ArgumentError(f"final must have the fields of Final, got {data!r}")
         parsed: dict[str, Any] = {
@@ -85,9 +88,19 @@ class Final:
             "fastest": GemmConfig.from_dict(data["fastest"]),
             "contenders": tuple(map(Measurement.from_dict, data["contenders"])),
             "confirmed": tuple(map(Measurement.from_dict, data["confirmed"])),
-            "own": tuple(data["own"]) if data.get("own") else None,
+            "own": _own(data.get("own")),
         }
         return cls(**{**data, **parsed})
+
+
+def _own(stored: object) -> tuple[float, float, float] | None:
+    """Final.own, as a storage holds it."""
+    if stored is None:
+        return None
+    match stored:
+        case [float(ratio), float(low), float(high)] if 0 < low <= ratio <= high < math.inf:
+            return ratio, low, high
+    raise ArgumentError(f"own must be a ratio and its interval, got {stored!r:.80}")
 
 
 def run_final(finalists: Sequence[GemmConfig], race: RaceCall, margin: float) -> Final:

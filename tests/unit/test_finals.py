@@ -1,4 +1,5 @@
 import json
+import math
 import random
 from dataclasses import replace
 
@@ -132,6 +133,18 @@ def test_what_is_slower_than_torch_is_not_raced_at_its_own_clock():
     assert race.seeds == [(1, SHORT), (2, SHORT)]
     earlier = {name: value for name, value in final.to_dict().items() if name != "own"}
     assert Final.from_dict(earlier) == final  # of a study from before there were such races
+
+
+@pytest.mark.parametrize(
+    "own",
+    [5, "a", [], [1.0], [1.0, 0.9], [1.0, 0.9, "a"], [1.0, 0.9, math.nan], [1.0, 0.9, math.inf],
+     [1.0, 1.1, 0.9], [0.0, 0.0, 0.0]],
+    ids=str,
+)  # fmt: skip
+def test_own_clocks_that_are_no_ratio_are_no_final(own):
+    data = run_final(OURS[:1], race_of(ONE_CLOCK), 0.02).to_dict()
+    with pytest.raises(ArgumentError, match="own must be a ratio and its interval, got"):
+        Final.from_dict({**data, "own": own})
 
 
 def test_torch_is_not_chosen_at_the_margin_by_chance_often():

@@ -629,7 +629,7 @@ def test_the_final_decides_and_is_stored(url):
     assert again.calls
 
 
-@pytest.mark.parametrize("final", [None, {}, {"winner": 5}, "CHANGED"], ids=str)
+@pytest.mark.parametrize("final", [None, {}, {"winner": 5}, "CHANGED", "ALONE"], ids=str)
 def test_a_final_of_another_version_is_run_again(url, final):
     race = fake_race(1.2)
     expected = run(Bench(), url, race=race).final
@@ -637,6 +637,8 @@ def test_a_final_of_another_version_is_run_again(url, final):
     stored = study.user_attrs["final"]
     if final == "CHANGED":
         final = {**stored["final"], "contenders": [{"config": {}, "time_us": 0}]}
+    if final == "ALONE":
+        final = {**stored["final"], "own": [1.2]}
     study.set_user_attr("final", {**stored, "final": final})
     again = fake_race(1.2)
     assert run(Bench(), url, race=again).final == expected
