@@ -10,7 +10,7 @@ from autoswizzle.errors import ArgumentError, LaunchError
 from autoswizzle.search.finals import Final, finalists, run_final
 from autoswizzle.search.measure import Measurement, Race
 from autoswizzle.search.statistics import median_interval
-from autoswizzle.search.timing import SHORT
+from autoswizzle.search.timing import LONG, SHORT
 
 OURS = [GemmConfig(block_m=size) for size in (16, 32, 64, 128, 256)]
 
@@ -184,6 +184,28 @@ def test_a_finalist_that_fails_a_race_costs_no_other(bad_at, caplog):
     assert [item.config for item in final.contenders] == [*OURS[1:3], TORCH]
     assert str(OURS[0]) in caplog.text
     assert "Hung: no answer" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("bad", "count", "fastest", "wins"),
+    [(0, 3, 1, True), (1, 3, 2, True), (1, 2, 0, False)],
+    ids=["fastest", "next", "last"],
+)
+def test_a_finalist_that_fails_alone_costs_no_other(bad, count, fastest, wins):
+    """OURS[0] is slower than torch there, unless it fails itself."""
+    raced = drawing(ONE_CLOCK, ONE_CLOCK | {OURS[0]: 105.0})
+
+    def race(configs, seed, turn):
+        if turn == LONG and OURS[bad] in configs:
+            raise LaunchError("no answer within 30 s", "Hung")
+        return raced(configs, seed, turn)
+
+    final = run_final(OURS[:count], race, margin=0.02)
+    assert (final.fastest, final.winner) == (OURS[fastest], OURS[fastest] if wins else TORCH)
+    left = [config for place, config in enumerate(OURS[:count]) if place != bad]
+    assert [item.config for item in final.contenders] == [*left, TORCH]
+    with pytest.raises(LaunchError, match="no answer"):
+        run_final([OURS[bad]], race, margin=0.02)  # nobody is left
 
 
 @pytest.mark.parametrize("bad_at", [1, 2])
