@@ -143,6 +143,10 @@ def test_results_stay_while_their_machine_code_does(load, monkeypatch, tmp_path)
     old = tmp_path / "old"
     for package, folder in (("", "autoswizzle"), ("kernels", "kernels"), ("cache", "cache")):
         shutil.copytree(ROOT / folder, old / "autoswizzle" / package, dirs_exist_ok=True)
+    with (old / "autoswizzle/kernels/pointer.py").open("a") as file:
+        file.write("\nUNUSED = 0\n")  # another source of the same code
+    older = module.of_package(str(old), []).sources["pointer"]
+    assert older != source_hash("pointer")
     configs = [GemmConfig(), GemmConfig(num_stages=2)]
     rows = [
         {"problem": str(PROBLEMS[0]), "config": config.to_dict(), "ratio": ratio,
@@ -151,7 +155,7 @@ def test_results_stay_while_their_machine_code_does(load, monkeypatch, tmp_path)
     ]  # fmt: skip
     made = {
         "gpu": H200.name, "date": "2026-01-01", "versions": {"triton": "3.6.0"},
-        "sources": {"pointer": "older"}, "rows": [*rows, {"problem": "x", "error": "failed"}],
+        "sources": {"pointer": older}, "rows": [*rows, {"problem": "x", "error": "failed"}],
     }  # fmt: skip
     path = tmp_path / "suite.json"
     path.write_text(json.dumps(made))
@@ -164,13 +168,25 @@ def test_results_stay_while_their_machine_code_does(load, monkeypatch, tmp_path)
     found = json.loads(path.read_text())
     assert found["sources"] == {"pointer": source_hash("pointer")}
     assert [row["config"] for row in found["rows"]] == [row["config"] for row in rows]
-    assert {row["since"]["source"] for row in found["rows"]} == {"older"}
+    assert [row["since"] for row in found["rows"]] == [{"date": "2026-01-01", "source": older}] * 2
+    kept = path.read_text()
+    module.main()
+    assert path.read_text() == kept  # of the kernel as it is: not judged again
+
+    path.write_text(json.dumps({**made, "sources": {"pointer": "oldest"}}))
+    unjudged = path.read_text()
+    with pytest.raises(SystemExit, match="must hold the pointer kernel of 2026-01-01, got another"):
+        module.main()
+    assert path.read_text() == unjudged
 
     of_package = module.of_package
-    monkeypatch.setattr(
-        module, "of_package", lambda folder, tasks: ["other", *of_package(folder, tasks)[1:]]
-        if folder else of_package(folder, tasks)
-    )  # fmt: skip
+
+    def one_is_other(folder, tasks):
+        sources, codes = of_package(folder, tasks)
+        return module.Package(sources, ["other", *codes[1:]] if folder else codes)
+
+    monkeypatch.setattr(module, "of_package", one_is_other)
+    path.write_text(json.dumps(made))
     module.main()
     found = json.loads(path.read_text())
     assert [row["config"] for row in found["rows"]] == [rows[1]["config"]]
@@ -180,16 +196,20 @@ def test_results_stay_while_their_machine_code_does(load, monkeypatch, tmp_path)
 
 
 def test_entries_stay_while_their_machine_code_does(load, monkeypatch, tmp_path):
-    """Those of edited kernels, by the edited source; others, and torch's, as they are."""
+    """Those of edited kernels, by the edited source; others, and torch's, as they are.
+
+    One of neither source would not be judged by code that it was not measured with.
+    """
     module, path = load("same_code"), tmp_path / "entries.json"
     monkeypatch.setattr(module, "versions", lambda: {"triton": "3.6.0"})
     now = source_hash("pointer")
-    kept, gone, current = (GemmConfig(num_stages=stages) for stages in (3, 4, 5))
+    kept, gone, current, oldest = (GemmConfig(num_stages=stages) for stages in (3, 4, 5, 6))
     made = [
         entry_of(problem, config, source)
         for problem, config, source in (
             (PROBLEMS[0], kept, "older"), (PROBLEMS[1], gone, "older"),
-            (PROBLEMS[2], current, now), (replace(PROBLEMS[0], m=1024), TORCH, ""),
+            (PROBLEMS[2], current, now), (replace(PROBLEMS[0], m=512), TORCH, ""),
+            (replace(PROBLEMS[0], m=256), oldest, "oldest"),
         )
     ]  # fmt: skip
     export_entries(path, made)
@@ -197,13 +217,16 @@ def test_entries_stay_while_their_machine_code_does(load, monkeypatch, tmp_path)
 
     def of_package(folder, tasks):
         asked.append([task[:2] for task in tasks])
-        return [f"{task} {folder if task[0] == gone.to_dict() else ''}" for task in tasks]
+        codes = [f"{task} {folder if task[0] == gone.to_dict() else ''}" for task in tasks]
+        return module.Package({"pointer": "older" if folder else now}, codes)
 
     monkeypatch.setattr(module, "of_package", of_package)
     monkeypatch.setattr(sys, "argv", ["same_code.py", "old", "--entries", str(path)])
     module.main()
-    both = [(kept.to_dict(), str(PROBLEMS[0])), (gone.to_dict(), str(PROBLEMS[1]))]
-    assert [sorted(tasks, key=str) for tasks in asked] == [sorted(both, key=str)] * 2
+    edited = [
+        (entry.config.to_dict(), str(entry.key.problem)) for entry in (made[0], made[1], made[4])
+    ]
+    assert [sorted(tasks, key=str) for tasks in asked] == [sorted(edited, key=str)] * 2
     left = {entry.key.digest: entry for entry in read_entries(path)[0]}
     expected = [replace(made[0], key=replace(made[0].key, source=now)), *made[2:]]
     assert left == {entry.key.digest: entry for entry in expected}
@@ -211,7 +234,12 @@ def test_entries_stay_while_their_machine_code_does(load, monkeypatch, tmp_path)
     export_entries(path, [replace(made[1], key=replace(made[1].key, triton="3.9"))])
     with pytest.raises(SystemExit, match=r"triton must be 3\.9, got 3\.6\.0"):
         module.main()
-    assert len(read_entries(path)[0]) == 4  # as it was
+    assert len(read_entries(path)[0]) == 5  # as it was
+
+    monkeypatch.setattr(sys, "argv", ["same_code.py", "old"])
+    with pytest.raises(SystemExit) as ended:
+        module.main()
+    assert ended.value.code == 2  # nothing to do
 
 
 def entry_of(problem, config, source):
