@@ -138,6 +138,18 @@ def test_host_time():
     assert table("call |", "## Host time of a call") == found
 
 
+def test_what_power_costs():
+    found = []
+    for row in results("power")["rows"]:
+        config = GemmConfig.from_dict(row["config"])
+        ways = ["stream_k"] * config.stream_k + ["swap_ab"] * config.swap_ab
+        tile = [config.kernel, f"{config.block_m}x{config.block_n}", *ways, config.warp_specialize]
+        ratios = [f"{row[name][0]:.3f}" for name in ("one_clock", "own", "energy")]
+        clocks = f"{round(row['sm_mhz'])}, {round(row['torch_sm_mhz'])}"
+        found.append([size(row), " ".join(tile), *ratios, clocks])
+    assert table("problem |", "### What power costs") == found
+
+
 @pytest.fixture
 def run(load, monkeypatch):
     """Runs benchmarks/results_page.py on that page and folder of results, else on the real ones."""
