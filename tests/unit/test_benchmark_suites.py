@@ -16,12 +16,14 @@ from autoswizzle.cache.entry import CacheEntry
 from autoswizzle.cache.key import key_for
 from autoswizzle.cache.store import export_entries, read_entries
 from autoswizzle.config import TORCH, GemmConfig
+from autoswizzle.errors import LaunchError
 from autoswizzle.hardware import find_gpu
 from autoswizzle.kernels import source_hash
 from autoswizzle.problem import GemmProblem
 from autoswizzle.results import TuneReport
+from autoswizzle.search.bench import Racing
 from autoswizzle.search.measure import Measurement, Race
-from autoswizzle.search.timing import SHORT
+from autoswizzle.search.timing import LONG, SHORT
 
 ROOT = Path(__file__).parents[2]
 H200 = find_gpu("H200")
@@ -103,6 +105,35 @@ def test_the_suite_is_resumed_and_shipped(run, load, fake_laboratory, monkeypatc
         load("ship").main()
         assert (shipped.read_text() != before) == completes
         assert shipped.read_text() == (whole if completes else before)
+
+
+@pytest.mark.parametrize(
+    ("torch_us", "options", "seeds"),
+    [(110.0, [], [2]), (90.0, [], [3]), (110.0, ["--own-ms", 0], [2, 3])],
+    ids=["the final's", "another", "another asked for"],
+)
+def test_own_clocks_are_raced_where_no_final_did_or_as_asked(
+    run, fake_laboratory, monkeypatch, tmp_path, torch_us, options, seeds
+):
+    """A race that fails costs its problem, not the suite."""
+    raced = []
+
+    class Bench(fake_laboratory.Bench):
+        def __call__(self, task):
+            if isinstance(task, Racing) and task.turn == LONG:
+                raced.append(task)
+                if task.problem == PROBLEMS[0]:
+                    raise LaunchError("no answer", "Hung")
+            return super().__call__(task)
+
+    monkeypatch.setattr(fake_laboratory, "Bench", Bench)
+    monkeypatch.setattr(fake_laboratory.FakeLaboratory, "torch_us", torch_us)
+    arguments = ["--out", tmp_path, "--seeds", 8, "--finalists", 1, *options, "--problems"]
+    run("gemm_suite", *arguments, *map(str, PROBLEMS[:2]))
+    failed, row = json.loads((tmp_path / "suite-bf16-nt.json").read_text())["rows"]
+    assert failed["error"].endswith("no answer")
+    assert row["own"] == dict.fromkeys(("ratio", "ratio_low", "ratio_high"), torch_us / 100)
+    assert [task.seed for task in raced if task.problem == PROBLEMS[1]] == seeds
 
 
 @pytest.mark.parametrize("options", [[], ["--fastest"]])
