@@ -201,6 +201,21 @@ def test_the_program_replaces_what_the_files_change(run, capsys, tmp_path):
     assert capsys.readouterr().out.splitlines() == [f"{name} updated" for name in tables]
 
 
+def test_a_suite_to_be_measured_again_has_no_means(run, tmp_path):
+    files, page = tmp_path / "h200", tmp_path / "results.md"
+    shutil.copytree(ROOT / "benchmarks/results/h200", files)
+    page.write_text(PAGE)
+    kept = [row for row in results("suite-fp16-nn-large")["rows"] if size(row) == "4095x4097x4099"]
+    for layout, rows in (("nn", kept), ("tn", [])):
+        (files / f"suite-fp16-{layout}-large.json").write_text(json.dumps({"rows": rows}))
+    run(PAGE=page, FILES=files)
+    [row] = kept
+    mean, own = f"{row['ratio']:.3f}", f"{row['own']['ratio']:.3f}"
+    lines = page.read_text().splitlines()
+    assert f"| fp16 nn | 38 | 1 | {mean} | - | 0 | {own} |" in lines
+    assert "| fp16 tn | 40 | 0 | - | - | 0 | - |" in lines
+
+
 def test_the_program_makes_every_row_anew(run, tmp_path):
     page, emptied = tmp_path / "results.md", re.sub(r"(`since` \()\d+ of \d+", r"\g<1>0 of 0", PAGE)
     for head, title in TABLES:
