@@ -5,7 +5,8 @@
 Each problem is searched (the shortlist's seeds, torch, the default), then the finalists and torch
 run interleaved on fresh data, and the fastest of ours against torch once more: that ratio and its
 95 % interval are the result, torch's decision aside. own: the same two in turns so long that each
-runs at the clock its power leaves it (search.timing). Sustained timing. Resumable: results in the
+runs at the clock its power leaves it (search.timing), by the final's race, where it held one, or by
+another. Sustained timing. Resumable: results in the
 file are kept, unless --redo is given or their kernel has changed; what failed is tried again.
 --known: results whose winners for the same extents and layout are tried first. --entries: a cache
 file that gets the verdicts.
@@ -28,7 +29,7 @@ from suite import large, suite, training
 
 from autoswizzle.calibration import calibrated
 from autoswizzle.config import TORCH, GemmConfig
-from autoswizzle.errors import TuneError
+from autoswizzle.errors import CandidateError, TuneError
 from autoswizzle.hardware import detect
 from autoswizzle.kernels import source_hash
 from autoswizzle.laboratory import Laboratory
@@ -101,7 +102,7 @@ def main() -> None:
                     row["own"] = own_clocks(laboratory, problem, fastest, options.own_ms or 0)
                 if options.entries is not None:
                     add_entries(options.entries, [entry_of(problem, laboratory, found)])
-            except TuneError as error:
+            except (CandidateError, TuneError) as error:
                 row = {"problem": str(problem), "error": str(error)}
             rows[str(problem)] = row
             print(line(row), f"{time.monotonic() - started:.1f} s", flush=True)

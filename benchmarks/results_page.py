@@ -93,10 +93,14 @@ def geomeans_of(dtype: str, layout: str) -> Cells:
     addressed = [row["ratio"] for name, row in rows.items() if name != PADDED]
     return [
         f"{dtype} {layout}", str(len(set(large(dtype, layout)))), str(len(rows)),
-        f"{geometric_mean(row['ratio'] for row in rows.values()):.3f}",
-        f"{geometric_mean(addressed):.3f}", str(sum(ratio < 0.97 for ratio in addressed)),
-        f"{geometric_mean(row['own']['ratio'] for row in rows.values()):.3f}",
+        geomean([row["ratio"] for row in rows.values()]), geomean(addressed),
+        str(sum(ratio < 0.97 for ratio in addressed)),
+        geomean([row["own"]["ratio"] for row in rows.values()]),
     ]  # fmt: skip
+
+
+def geomean(ratios: list[float]) -> str:
+    return f"{geometric_mean(ratios):.3f}" if ratios else "-"
 
 
 def large_problems() -> list[Cells]:

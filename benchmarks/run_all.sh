@@ -44,7 +44,7 @@ tables() {
     limited 580 "$python" benchmarks/time_tables.py --seconds 540
     limited 300 "$python" benchmarks/time_tables.py --fitting
 }
-own() { limited 120 "$python" benchmarks/own_clocks.py; }
+own() { limited 240 "$python" benchmarks/own_clocks.py; }
 settling() { limited 60 "$python" benchmarks/settling.py; }
 calibration() { limited 120 "$python" benchmarks/calibration.py; }
 overhead() { limited 120 "$python" benchmarks/host_overhead.py; }

@@ -7,6 +7,8 @@ fastest configuration of each row of the results of gemm_suite.py is compiled fo
 from both, with the triton installed, which must be the one they were measured with; no GPU is
 needed. Rows of equal code and launches stay and tell since when; the others go, to be measured
 again. --entries: entries of cache files likewise, which are then found by the kernel as it is.
+Only what was measured with the kernels of OLD is judged by them: rows of others end the program,
+entries of others, which don't hold, stay so.
 """
 
 import argparse
@@ -15,11 +17,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from record import add_entries, results_file, write
 
@@ -35,12 +37,25 @@ from autoswizzle.verdicts import versions
 
 CODES = "--codes"  # this program, run for one of the two packages
 
+Task = tuple[dict[str, Any], str, str]  # configuration, problem and GPU
+
+
+class Package(NamedTuple):
+    """A package's kernel sources, by family, and the codes of the tasks it was given."""
+
+    sources: dict[str, str]
+    codes: list[str]
+
 
 def main() -> None:
     if sys.argv[1:] == [CODES]:
         sources = {name: kernels.source_hash(name) for name in FAMILIES}
-        found = {"kernels": kernels.__file__, "sources": sources}
-        print(json.dumps({**found, "codes": codes(json.load(sys.stdin))}))
+        found = {
+            "kernels": kernels.__file__,
+            "sources": sources,
+            "codes": codes(json.load(sys.stdin)),
+        }
+        print(json.dumps(found))
         return
     from gemm_suite import summary  # not by the old package, whose parts may have other names
 
@@ -49,13 +64,14 @@ def main() -> None:
     parser.add_argument("results", type=results_file, nargs="*")
     parser.add_argument("--entries", type=results_file, nargs="+", default=[])
     options = parser.parse_args()
+    if not options.results and not options.entries:
+        parser.error("results or --entries must name a file, got none")
     old = str(options.old.absolute())
-    of_old = sources_of(old)
     for path in options.entries:
         entries, problem = read_entries(path)
         if problem:
             raise SystemExit(f"cannot read {path}: {problem}")
-        left = valid(entries, old, of_old)
+        left = valid(entries, old)
         renewed = path.with_suffix(".new")
         renewed.unlink(missing_ok=True)
         add_entries(renewed, left)
@@ -68,73 +84,81 @@ def main() -> None:
                 f"triton must be {made['versions']['triton']}, got {versions()['triton']}"
             )
         rows = [row for row in made["rows"] if "error" not in row]
-        for name in {row["config"]["kernel"] for row in rows}:
-            if made["sources"][name] != of_old.get(name):
-                raise SystemExit(f"{options.old} must hold the {name} kernels that made {path}")
-        tasks = [(row["config"], row["problem"], made["gpu"]) for row in rows]
-        before, after = of_package(old, tasks)["codes"], of_package("", tasks)["codes"]
-        kept = [row for row, one, two in zip(rows, before, after, strict=True) if one == two]
-        for row in kept:
-            source = made["sources"][row["config"]["kernel"]]
-            row.setdefault("since", {"date": made["date"], "source": source})
+        kept = same(rows, made, old)
         made["sources"] |= {name: kernels.source_hash(name) for name in made["sources"]}
         write(path, {**made, **summary(kept), "rows": kept})
         print(path, f"{len(kept)} of {len(rows)} rows kept")
 
 
-def valid(entries: Sequence[CacheEntry], old: str, of_old: Mapping[str, str]) -> list[CacheEntry]:
-    """The entries without those whose code is another, by the source of their kernel as it is.
-
-    Torch's, and those of other kernels than the old ones or of another triton, stay as they are.
-    """
-    version = ".".join(versions()["triton"].split(".")[:2])
-    edited = [
-        entry
-        for entry in entries
-        if entry.config != TORCH
-        and entry.key.triton == version
-        and entry.key.source == of_old.get(entry.config.kernel)
-    ]
-    tasks = [(entry.config.to_dict(), str(entry.key.problem), entry.gpu) for entry in edited]
-    before, after = of_package(old, tasks)["codes"], of_package("", tasks)["codes"]
-    left = {id(entry): entry for entry in entries}
-    for entry, one, two in zip(edited, before, after, strict=True):
-        source = kernels.source_hash(entry.config.kernel)
-        left[id(entry)] = replace(entry, key=replace(entry.key, source=source))
-        if one != two:
-            print("gone:", entry.key.problem, entry.config)
-            del left[id(entry)]
-    return [*left.values()]
-
-
-def sources_of(folder: str) -> dict[str, str]:
-    """The hashes of the kernel families in folder."""
-    found: dict[str, str] = of_package(folder, [])["sources"]
+def same(rows: list[dict[str, Any]], made: dict[str, Any], old: str) -> list[dict[str, Any]]:
+    """The rows of results that hold; those of edited kernels tell since when."""
+    kernel_of = [row["config"]["kernel"] for row in rows]
+    edited = {name for name in kernel_of if made["sources"][name] != kernels.source_hash(name)}
+    before, after = both(old, [(row["config"], row["problem"], made["gpu"]) for row in rows])
+    for name in edited:
+        if made["sources"][name] != before.sources.get(name):
+            raise SystemExit(f"{old} must hold the {name} kernel of {made['date']}, got another")
+    found = []
+    for row, name, one, two in zip(rows, kernel_of, before.codes, after.codes, strict=True):
+        if name not in edited:
+            found.append(row)
+        elif one == two:
+            since = {"date": made["date"], "source": made["sources"][name]}
+            found.append({**row, "since": row.get("since", since)})
     return found
 
 
-def of_package(folder: str, tasks: list[tuple[dict[str, Any], str, str]]) -> dict[str, Any]:
-    """The codes of tasks by the package in folder, or by the one installed; and its sources."""
+def valid(entries: Sequence[CacheEntry], old: str) -> list[CacheEntry]:
+    """The entries without those that hold no longer; those that do, by their kernel as it is."""
+    sources = {entry.config: source_of(entry) for entry in entries}
+    edited = [entry for entry in entries if entry.key.source != sources[entry.config]]
+    for entry in edited:
+        if not versions()["triton"].startswith(f"{entry.key.triton}."):
+            raise SystemExit(f"triton must be {entry.key.triton}, got {versions()['triton']}")
+    before, after = both(old, [(e.config.to_dict(), str(e.key.problem), e.gpu) for e in edited])
+    judged: dict[str, CacheEntry | None] = {}  # by digest, of those of the old kernels
+    for entry, one, two in zip(edited, before.codes, after.codes, strict=True):
+        if entry.key.source != before.sources.get(entry.config.kernel):
+            continue
+        key = replace(entry.key, source=sources[entry.config])
+        judged[entry.key.digest] = replace(entry, key=key) if one == two else None
+        if one != two:
+            print("gone:", entry.key.problem, entry.config)
+    found = (judged.get(entry.key.digest, entry) for entry in entries)
+    return [entry for entry in found if entry is not None]
+
+
+def source_of(entry: CacheEntry) -> str:
+    return "" if entry.config == TORCH else kernels.source_hash(entry.config.kernel)
+
+
+def both(old: str, tasks: list[Task]) -> tuple[Package, Package]:
+    """What the package in old and the one installed say of tasks."""
+    return of_package(old, tasks), of_package("", tasks)
+
+
+def of_package(folder: str, tasks: list[Task]) -> Package:
+    """What the package in folder says of tasks, or the one installed."""
     path = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
     ran = subprocess.run(
         [sys.executable, __file__, CODES],
         input=json.dumps(tasks), stdout=subprocess.PIPE, text=True, check=True,
         env={**os.environ, "PYTHONPATH": path, "TRITON_DISABLE_LINE_INFO": "1"},
     )  # fmt: skip
-    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    found = json.loads(ran.stdout.splitlines()[-1])
     # no package, or a checkout, whose kernels lie elsewhere: those installed would answer
     if folder and not Path(found["kernels"]).is_relative_to(Path(folder, "autoswizzle")):
         raise SystemExit(f"{folder} must hold the package's kernels, got {found['kernels']}")
-    return found
+    return Package(found["sources"], found["codes"])
 
 
-def codes(tasks: list[tuple[dict[str, Any], str, str]]) -> list[str]:
+def codes(tasks: list[Task]) -> list[str]:
     """A digest of each task's machine code and of what its launch asks for."""
     with ProcessPoolExecutor() as pool:
         return list(pool.map(code, tasks))
 
 
-def code(task: tuple[dict[str, Any], str, str]) -> str:
+def code(task: Task) -> str:
     """The digest of one task: configuration, problem and GPU."""
     config, problem, gpu = (
         GemmConfig.from_dict(task[0]), GemmProblem.parse(task[1]), find_gpu(task[2])

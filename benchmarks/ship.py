@@ -3,10 +3,9 @@
     python benchmarks/ship.py [--fastest] RESULT... CACHE_FILE
 
 A problem whose kernel did not beat torch beyond the margin, or is slower at its own clock, becomes
-a torch entry. Refuses results
-whose kernel sources are not those of this tree: their entries would not hold. --fastest: adds no
-entry; the file's torch entries that do not tell our fastest kernel get it, where the results, those
-of tune_suite.py too, hold the race that made the entry.
+a torch entry. Refuses results whose kernel sources are not those of this tree: their entries would
+not hold. --fastest: adds no entry; the file's torch entries that do not tell our fastest kernel get
+it, where the results, those of tune_suite.py too, hold the race that made the entry.
 """
 
 import argparse

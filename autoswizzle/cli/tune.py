@@ -278,7 +278,7 @@ def _row(result: "TuneResult") -> tuple[object, ...]:
         return (str(result.problem), "-", None, None, None, result.measured, "failed")
     verdict = "tuned"
     if entry.config.kernel == "torch":
-        verdict = "tuned, torch kept: nothing beat it by the margin"
+        verdict = "tuned, torch kept: no clear win"
     if result.skipped:
         verdict = "skipped: tuned before"
     return (

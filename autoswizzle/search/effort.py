@@ -19,10 +19,11 @@ class Effort:
     over all runs of the same study; compiling, which runs beside it, does not count. seeds:
     predictions tried before the sampler takes over. screening_ms: GPU time one candidate is timed
     for. finalists, final_ms: how many candidates the interleaved final compares, and the GPU time
-    of each of its two races, which the contenders share. candidate_s: time limit of one candidate,
-    after which it counts as hung. margin: by how much a winner must be faster than torch, beyond
-    noise: torch's time over its own above 1 + margin. min_gain: the search ends when the rest of
-    its budget is expected to save less than this share; 0 spends the budget in full.
+    of each of its races, which the contenders share; those at own clocks take 2 s at least, as
+    their turns are long. candidate_s: time limit of one candidate, after which it counts as hung.
+    margin: by how much a winner must be faster than torch, beyond noise: torch's time over its own
+    above 1 + margin. min_gain: the search ends when the rest of its budget is expected to save less
+    than this share; 0 spends the budget in full.
     """
 
     name: str

@@ -1,6 +1,7 @@
 """The final of a search: does anything beat torch by the margin, beyond noise, on fresh data?"""
 
 import logging
+import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -27,10 +28,11 @@ class Final:
     """The outcome of a final.
 
     winner: the configuration to use, torch unless another one beat it by the margin. fastest: the
-    fastest of ours; ratio: torch's time over its, ratio_low..ratio_high: 95 % confidence interval,
-    from the confirming race of the two. contenders: every measurement of the first race;
-    confirmed: those of the second (fastest, torch). own: the ratio and its interval where each
-    runs at the clock its power leaves it (timing.LONG); None where torch was not slower.
+    fastest of ours, those aside that made room for it; ratio: torch's time over its,
+    ratio_low..ratio_high: 95 % confidence interval, from the confirming race of the two.
+    contenders: every measurement of the first race; confirmed: those of the second (fastest,
+    torch). own: the ratio and its interval where each runs at the clock its power leaves it
+    (timing.LONG); None where torch was not slower, and in finals of before there were such races.
     """
 
     winner: GemmConfig
@@ -41,6 +43,11 @@ class Final:
     contenders: tuple[Measurement, ...]
     confirmed: tuple[Measurement, ...]
     own: tuple[float, float, float] | None = None
+
+    @property
+    def settled(self) -> bool:
+        """Whether it was raced in full: what beat torch at one clock at its own too."""
+        return self.own is not None or self.ratio_low <= 1
 
     @property
     def slower_alone(self) -> bool:
@@ -71,7 +78,9 @@ class Final:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Final":
-        """Inverse of to_dict; raises ArgumentError on a missing or unknown field."""
+        """Inverse of to_dict; raises ArgumentError on a missing or unknown field, and for an own
+        that is no ratio and its interval.
+        """
         if not isinstance(data, dict) or {"own", *data} != set(cls.__dataclass_fields__):
             raise ArgumentError(f"final must have the fields of Final, got {data!r}")
         parsed: dict[str, Any] = {
@@ -79,9 +88,19 @@ class Final:
             "fastest": GemmConfig.from_dict(data["fastest"]),
             "contenders": tuple(map(Measurement.from_dict, data["contenders"])),
             "confirmed": tuple(map(Measurement.from_dict, data["confirmed"])),
-            "own": tuple(data["own"]) if data.get("own") else None,
+            "own": _own(data.get("own")),
         }
         return cls(**{**data, **parsed})
+
+
+def _own(stored: object) -> tuple[float, float, float] | None:
+    """Final.own, as a storage holds it."""
+    if stored is None:
+        return None
+    match stored:
+        case [float(ratio), float(low), float(high)] if 0 < low <= ratio <= high < math.inf:
+            return ratio, low, high
+    raise ArgumentError(f"own must be a ratio and its interval, got {stored!r:.80}")
 
 
 def run_final(finalists: Sequence[GemmConfig], race: RaceCall, margin: float) -> Final:

@@ -96,11 +96,11 @@ def search(
     """Find the fastest configuration of problem on gpu; needs no GPU itself.
 
     measure(config) and compile(config) raise CandidateError for a candidate that can't be used.
-    predictions: ranked, best first. race(configs, seed): holds the final; without it the fastest
-    screened is the best. seeds: known-good settings, tried before the predictions. branches: what
-    may be tried, space.branches by default. revisions: see History. prefetch: told the next
-    configurations to compile, lookahead of them. seed: makes the sampler repeatable; a resumed
-    study still continues with other proposals.
+    predictions: ranked, best first. race: holds the final (finals.run_final); without it the
+    fastest screened is the best. seeds: known-good settings, tried before the predictions.
+    branches: what may be tried, space.branches by default. revisions: see History. prefetch: told
+    the next configurations to compile, lookahead of them. seed: makes the sampler repeatable; a
+    resumed study still continues with other proposals.
     Everything measured is in storage at once; calling again with the same one finishes the budget.
     Raises TuneError when no configuration of ours could be used, ArgumentError for a bad storage.
     """
@@ -245,15 +245,17 @@ def _final(
     bench: _Bench,
     race: RaceCall,
 ) -> Final:
-    """The final of the fastest; the stored one if it was between the same finalists as they are,
-    judged by this effort's margin.
+    """The final of the fastest; the stored one if it was between the same finalists as they are
+    and raced in full, judged by this effort's margin.
     """
     chosen = finalists(measured(records), effort.finalists, searched.default)
     names = [[config.to_dict(), history.revision(config)] for config in chosen]
     stored = history.final or {}
     if stored.get("finalists") == names:
         with suppress(AutoswizzleError, TypeError):  # another version's
-            return Final.from_dict(stored.get("final", {})).judged(effort.margin)
+            final = Final.from_dict(stored.get("final", {}))
+            if final.settled:
+                return final.judged(effort.margin)
     try:
         with bench.measuring():
             final = run_final(chosen, race, effort.margin)

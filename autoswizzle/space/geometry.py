@@ -49,7 +49,9 @@ def consumers(config: GemmConfig) -> int:
 
 
 def row_strips(config: GemmConfig) -> int:
-    """Strips of 64 rows that a consumer multiplies one by one, where it has a tile to itself."""
+    """Strips of 64 rows that a consumer multiplies one by one where tiles are taken by turns; 1
+    elsewhere.
+    """
     rows, _ = multiplied(config)
     return rows // 64 if config.warp_specialize == "pingpong" else 1
 

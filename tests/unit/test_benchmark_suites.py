@@ -16,12 +16,14 @@ from autoswizzle.cache.entry import CacheEntry
 from autoswizzle.cache.key import key_for
 from autoswizzle.cache.store import export_entries, read_entries
 from autoswizzle.config import TORCH, GemmConfig
+from autoswizzle.errors import LaunchError
 from autoswizzle.hardware import find_gpu
 from autoswizzle.kernels import source_hash
 from autoswizzle.problem import GemmProblem
 from autoswizzle.results import TuneReport
+from autoswizzle.search.bench import Racing
 from autoswizzle.search.measure import Measurement, Race
-from autoswizzle.search.timing import SHORT
+from autoswizzle.search.timing import LONG, SHORT
 
 ROOT = Path(__file__).parents[2]
 H200 = find_gpu("H200")
@@ -107,25 +109,33 @@ def test_the_suite_is_resumed_and_shipped(run, load, fake_laboratory, monkeypatc
         assert shipped.read_text() == (whole if completes else before)
 
 
-def test_the_products_of_a_training_step_have_a_suite_of_their_own(run, load, tmp_path):
-    run("gemm_suite", "--training", "--problems", str(PROBLEMS[0]), "--out", tmp_path)
-    assert [path.name for path in tmp_path.glob("*.json")] == ["suite-bf16-training.json"]
-    forward, of_input, of_weights = (
-        {str(problem)[:-8] for problem in load("suite").training() if problem.layout == layout}
-        for layout in ("nt", "nn", "tn")
-    )  # x @ w.T, g @ w, g.T @ x of Llama-3-8B's five weights
-    assert forward == {
-        "4096x6144x4096", "4096x4096x4096", "4096x28672x4096", "4096x4096x14336",
-        "4096x128256x4096",
-    }  # fmt: skip
-    assert of_input == {
-        "4096x4096x6144", "4096x4096x4096", "4096x4096x28672", "4096x14336x4096",
-        "4096x4096x128256",
-    }  # fmt: skip
-    assert of_weights == {
-        "6144x4096x4096", "4096x4096x4096", "28672x4096x4096", "4096x14336x4096",
-        "128256x4096x4096",
-    }  # fmt: skip
+@pytest.mark.parametrize(
+    ("torch_us", "options", "seeds"),
+    [(110.0, [], [2]), (90.0, [], [3]), (110.0, ["--own-ms", 0], [2, 3])],
+    ids=["the final's", "another", "another asked for"],
+)
+def test_own_clocks_are_raced_where_no_final_did_or_as_asked(
+    run, fake_laboratory, monkeypatch, tmp_path, torch_us, options, seeds
+):
+    """A race that fails costs its problem, not the suite."""
+    raced = []
+
+    class Bench(fake_laboratory.Bench):
+        def __call__(self, task):
+            if isinstance(task, Racing) and task.turn == LONG:
+                raced.append(task)
+                if task.problem == PROBLEMS[0]:
+                    raise LaunchError("no answer", "Hung")
+            return super().__call__(task)
+
+    monkeypatch.setattr(fake_laboratory, "Bench", Bench)
+    monkeypatch.setattr(fake_laboratory.FakeLaboratory, "torch_us", torch_us)
+    arguments = ["--out", tmp_path, "--seeds", 8, "--finalists", 1, *options, "--problems"]
+    run("gemm_suite", *arguments, *map(str, PROBLEMS[:2]))
+    failed, row = json.loads((tmp_path / "suite-bf16-nt.json").read_text())["rows"]
+    assert failed["error"].endswith("no answer")
+    assert row["own"] == dict.fromkeys(("ratio", "ratio_low", "ratio_high"), torch_us / 100)
+    assert [task.seed for task in raced if task.problem == PROBLEMS[1]] == seeds
 
 
 @pytest.mark.parametrize("options", [[], ["--fastest"]])
@@ -166,6 +176,10 @@ def test_results_stay_while_their_machine_code_does(load, monkeypatch, tmp_path)
     old = tmp_path / "old"
     for package, folder in (("", "autoswizzle"), ("kernels", "kernels"), ("cache", "cache")):
         shutil.copytree(ROOT / folder, old / "autoswizzle" / package, dirs_exist_ok=True)
+    with (old / "autoswizzle/kernels/pointer.py").open("a") as file:
+        file.write("\nUNUSED = 0\n")  # another source of the same code
+    older = module.of_package(str(old), []).sources["pointer"]
+    assert older != source_hash("pointer")
     configs = [GemmConfig(), GemmConfig(num_stages=2)]
     rows = [
         {"problem": str(PROBLEMS[0]), "config": config.to_dict(), "ratio": ratio,
@@ -174,8 +188,7 @@ def test_results_stay_while_their_machine_code_does(load, monkeypatch, tmp_path)
     ]  # fmt: skip
     made = {
         "gpu": H200.name, "date": "2026-01-01", "versions": {"triton": "3.6.0"},
-        "sources": {"pointer": source_hash("pointer")},
-        "rows": [*rows, {"problem": "x", "error": "failed"}],
+        "sources": {"pointer": older}, "rows": [*rows, {"problem": "x", "error": "failed"}],
     }  # fmt: skip
     path = tmp_path / "suite.json"
     path.write_text(json.dumps(made))
@@ -192,15 +205,25 @@ def test_results_stay_while_their_machine_code_does(load, monkeypatch, tmp_path)
     found = json.loads(path.read_text())
     assert found["sources"] == {"pointer": source_hash("pointer")}
     assert [row["config"] for row in found["rows"]] == [row["config"] for row in rows]
-    assert {row["since"]["source"] for row in found["rows"]} == {source_hash("pointer")}
+    assert [row["since"] for row in found["rows"]] == [{"date": "2026-01-01", "source": older}] * 2
+    kept = path.read_text()
+    module.main()
+    assert path.read_text() == kept  # of the kernel as it is: not judged again
+
+    path.write_text(json.dumps({**made, "sources": {"pointer": "oldest"}}))
+    unjudged = path.read_text()
+    with pytest.raises(SystemExit, match="must hold the pointer kernel of 2026-01-01, got another"):
+        module.main()
+    assert path.read_text() == unjudged
 
     of_package = module.of_package
 
-    def other_code(folder, tasks):
-        found = of_package(folder, tasks)
-        return {**found, "codes": ["other", *found["codes"][1:]]} if folder else found
+    def one_is_other(folder, tasks):
+        sources, codes = of_package(folder, tasks)
+        return module.Package(sources, ["other", *codes[1:]] if folder else codes)
 
-    monkeypatch.setattr(module, "of_package", other_code)
+    monkeypatch.setattr(module, "of_package", one_is_other)
+    path.write_text(json.dumps(made))
     module.main()
     found = json.loads(path.read_text())
     assert [row["config"] for row in found["rows"]] == [rows[1]["config"]]
@@ -210,17 +233,20 @@ def test_results_stay_while_their_machine_code_does(load, monkeypatch, tmp_path)
 
 
 def test_entries_stay_while_their_machine_code_does(load, monkeypatch, tmp_path):
-    """Those of edited kernels, by the edited source; others, and torch's, as they are."""
+    """Those of edited kernels, by the edited source; others, and torch's, as they are.
+
+    One of neither source would not be judged by code that it was not measured with.
+    """
     module, path = load("same_code"), tmp_path / "entries.json"
     monkeypatch.setattr(module, "versions", lambda: {"triton": "3.6.0"})
     now = source_hash("pointer")
-    kept, gone, current = (GemmConfig(num_stages=stages) for stages in (3, 4, 5))
+    kept, gone, current, oldest = (GemmConfig(num_stages=stages) for stages in (3, 4, 5, 6))
     made = [
         entry_of(problem, config, source)
         for problem, config, source in (
             (PROBLEMS[0], kept, "older"), (PROBLEMS[1], gone, "older"),
-            (PROBLEMS[2], current, now), (replace(PROBLEMS[0], m=1024), TORCH, ""),
-            (replace(PROBLEMS[0], m=512), current, "of others"),
+            (PROBLEMS[2], current, now), (replace(PROBLEMS[0], m=512), TORCH, ""),
+            (replace(PROBLEMS[0], m=256), oldest, "oldest"),
         )
     ]  # fmt: skip
     elsewhere = entry_of(replace(PROBLEMS[0], m=256), current, "older")
@@ -230,17 +256,29 @@ def test_entries_stay_while_their_machine_code_does(load, monkeypatch, tmp_path)
 
     def of_package(folder, tasks):
         asked.append([task[:2] for task in tasks])
-        made = [f"{task} {folder if task[0] == gone.to_dict() else ''}" for task in tasks]
-        return {"sources": {"pointer": "older"}, "codes": made}
+        codes = [f"{task} {folder if task[0] == gone.to_dict() else ''}" for task in tasks]
+        return module.Package({"pointer": "older" if folder else now}, codes)
 
     monkeypatch.setattr(module, "of_package", of_package)
     monkeypatch.setattr(sys, "argv", ["same_code.py", "old", "--entries", str(path)])
     module.main()
-    both = [(kept.to_dict(), str(PROBLEMS[0])), (gone.to_dict(), str(PROBLEMS[1]))]
-    assert [sorted(tasks, key=str) for tasks in asked] == [[], *[sorted(both, key=str)] * 2]
+    edited = [
+        (entry.config.to_dict(), str(entry.key.problem)) for entry in (made[0], made[1], made[4])
+    ]
+    assert [sorted(tasks, key=str) for tasks in asked] == [sorted(edited, key=str)] * 2
     left = {entry.key.digest: entry for entry in read_entries(path)[0]}
     expected = [replace(made[0], key=replace(made[0].key, source=now)), *made[2:]]
     assert left == {entry.key.digest: entry for entry in expected}
+
+    export_entries(path, [replace(made[1], key=replace(made[1].key, triton="3.9"))])
+    with pytest.raises(SystemExit, match=r"triton must be 3\.9, got 3\.6\.0"):
+        module.main()
+    assert len(read_entries(path)[0]) == 5  # as it was
+
+    monkeypatch.setattr(sys, "argv", ["same_code.py", "old"])
+    with pytest.raises(SystemExit) as ended:
+        module.main()
+    assert ended.value.code == 2  # nothing to do
 
 
 def entry_of(problem, config, source):
@@ -344,23 +382,26 @@ def test_tiles_are_raced_at_one_clock_and_at_their_own(run, tmp_path):
 
         def race(self, configs, ms, turn=SHORT):
             assert configs[0] == TORCH
-            times = [100.0] + [80.0 if turn == SHORT else 125.0] * (len(configs) - 1)
-            found = [
-                Measurement(config, us, us, us, "sustained")
-                for config, us in zip(configs, times, strict=True)
-            ]
-            return Race(tuple(found), tuple((us,) * 8 for us in times))
+            spent.append(ms * len(configs))
+            found = tuple(Measurement(config, 1, 1, 1, "sustained") for config in configs)
+            ours = (80.0,) * 5 + (50.0,) * 4 if turn == SHORT else (125.0,) * 5 + (200.0,) * 4
+            return Race(found, ((100.0,) * 9, *[ours] * (len(configs) - 1)))
 
     out = tmp_path / "own.json"
-    ahead = []
+    ahead, spent = [], []
     changes = {"Measurer": Measurer, "compile_ahead": lambda *given: ahead.append(given)}
     run("own_clocks", "--problems", str(PROBLEMS[2]), "--out", out, **changes)
     rows = json.loads(out.read_text())["rows"]
     assert [GemmConfig.from_dict(row["config"]) for row in rows] == ahead[0][0] != []
     for row in rows:
         assert (row["problem"], row["one_clock"], row["own"]) == (
-            str(PROBLEMS[2]), [1.25] * 3, [0.8] * 3,
+            str(PROBLEMS[2]), [1.25, 1.25, 2.0], [0.8, 0.5, 0.8],
         )  # fmt: skip
+
+    run("own_clocks", "--out", out, **changes)
+    script = (ROOT / "benchmarks/run_all.sh").read_text()
+    [limit] = re.findall(r"own\(\) { limited (\d+) ", script)
+    assert int(limit) > 1.5 * sum(spent) / 1e3  # seconds; tiles are compiled besides
 
 
 @pytest.mark.parametrize(("given", "margin"), [(["--margin", "0.01"], 0.01), ([], 0.02)])

@@ -1,4 +1,5 @@
 import json
+import math
 import random
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ from autoswizzle.errors import ArgumentError, LaunchError
 from autoswizzle.search.finals import Final, finalists, run_final
 from autoswizzle.search.measure import Measurement, Race
 from autoswizzle.search.statistics import median_interval
-from autoswizzle.search.timing import SHORT
+from autoswizzle.search.timing import LONG, SHORT
 
 OURS = [GemmConfig(block_m=size) for size in (16, 32, 64, 128, 256)]
 
@@ -134,6 +135,18 @@ def test_what_is_slower_than_torch_is_not_raced_at_its_own_clock():
     assert Final.from_dict(earlier) == final  # of a study from before there were such races
 
 
+@pytest.mark.parametrize(
+    "own",
+    [5, "a", [], [1.0], [1.0, 0.9], [1.0, 0.9, "a"], [1.0, 0.9, math.nan], [1.0, 0.9, math.inf],
+     [1.0, 1.1, 0.9], [0.0, 0.0, 0.0]],
+    ids=str,
+)  # fmt: skip
+def test_own_clocks_that_are_no_ratio_are_no_final(own):
+    data = run_final(OURS[:1], race_of(ONE_CLOCK), 0.02).to_dict()
+    with pytest.raises(ArgumentError, match="own must be a ratio and its interval, got"):
+        Final.from_dict({**data, "own": own})
+
+
 def test_torch_is_not_chosen_at_the_margin_by_chance_often():
     wrong = 0
     for offset in range(200):
@@ -171,6 +184,28 @@ def test_a_finalist_that_fails_a_race_costs_no_other(bad_at, caplog):
     assert [item.config for item in final.contenders] == [*OURS[1:3], TORCH]
     assert str(OURS[0]) in caplog.text
     assert "Hung: no answer" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("bad", "count", "fastest", "wins"),
+    [(0, 3, 1, True), (1, 3, 2, True), (1, 2, 0, False)],
+    ids=["fastest", "next", "last"],
+)
+def test_a_finalist_that_fails_alone_costs_no_other(bad, count, fastest, wins):
+    """OURS[0] is slower than torch there, unless it fails itself."""
+    raced = drawing(ONE_CLOCK, ONE_CLOCK | {OURS[0]: 105.0})
+
+    def race(configs, seed, turn):
+        if turn == LONG and OURS[bad] in configs:
+            raise LaunchError("no answer within 30 s", "Hung")
+        return raced(configs, seed, turn)
+
+    final = run_final(OURS[:count], race, margin=0.02)
+    assert (final.fastest, final.winner) == (OURS[fastest], OURS[fastest] if wins else TORCH)
+    left = [config for place, config in enumerate(OURS[:count]) if place != bad]
+    assert [item.config for item in final.contenders] == [*left, TORCH]
+    with pytest.raises(LaunchError, match="no answer"):
+        run_final([OURS[bad]], race, margin=0.02)  # nobody is left
 
 
 @pytest.mark.parametrize("bad_at", [1, 2])

@@ -10,6 +10,7 @@ from autoswizzle.laboratory import Compilers, compile_ahead, revisions
 from autoswizzle.problem import GemmProblem
 from autoswizzle.search.bench import Racing
 from autoswizzle.search.effort import EFFORTS
+from autoswizzle.search.timing import LONG, SHORT
 from autoswizzle.space import candidates
 from autoswizzle.verdicts import entry_of
 
@@ -58,7 +59,7 @@ def test_a_search_ends_with_the_fastest_and_a_fair_ratio(laboratory, fake_labora
     assert found.final.winner == winner
     assert [failure.config for failure in found.infeasible] == [first]
     races = [task for task in bench.bench.tasks if isinstance(task, Racing)]
-    assert [race.seed for race in races] == [1, 2]
+    assert [(race.seed, race.turn) for race in races] == [(1, SHORT), (2, SHORT), (2, LONG)]
     assert races[1].configs == (winner, TORCH)
     assert bench.bench.tasks[0].config == TORCH  # starts the worker, off the clock
     entry = entry_of(PROBLEM, bench, found)

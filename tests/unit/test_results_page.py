@@ -138,6 +138,18 @@ def test_host_time():
     assert table("call |", "## Host time of a call") == found
 
 
+def test_what_power_costs():
+    found = []
+    for row in results("power")["rows"]:
+        config = GemmConfig.from_dict(row["config"])
+        ways = ["stream_k"] * config.stream_k + ["swap_ab"] * config.swap_ab
+        tile = [config.kernel, f"{config.block_m}x{config.block_n}", *ways, config.warp_specialize]
+        ratios = [f"{row[name][0]:.3f}" for name in ("one_clock", "own", "energy")]
+        clocks = f"{round(row['sm_mhz'])}, {round(row['torch_sm_mhz'])}"
+        found.append([size(row), " ".join(tile), *ratios, clocks])
+    assert table("problem |", "### What power costs") == found
+
+
 @pytest.fixture
 def run(load, monkeypatch):
     """Runs benchmarks/results_page.py on that page and folder of results, else on the real ones."""
@@ -187,6 +199,21 @@ def test_the_program_replaces_what_the_files_change(run, capsys, tmp_path):
     run(PAGE=page, FILES=files)
     assert page.read_text() == expected
     assert capsys.readouterr().out.splitlines() == [f"{name} updated" for name in tables]
+
+
+def test_a_suite_to_be_measured_again_has_no_means(run, tmp_path):
+    files, page = tmp_path / "h200", tmp_path / "results.md"
+    shutil.copytree(ROOT / "benchmarks/results/h200", files)
+    page.write_text(PAGE)
+    kept = [row for row in results("suite-fp16-nn-large")["rows"] if size(row) == "4095x4097x4099"]
+    for layout, rows in (("nn", kept), ("tn", [])):
+        (files / f"suite-fp16-{layout}-large.json").write_text(json.dumps({"rows": rows}))
+    run(PAGE=page, FILES=files)
+    [row] = kept
+    mean, own = f"{row['ratio']:.3f}", f"{row['own']['ratio']:.3f}"
+    lines = page.read_text().splitlines()
+    assert f"| fp16 nn | 38 | 1 | {mean} | - | 0 | {own} |" in lines
+    assert "| fp16 tn | 40 | 0 | - | - | 0 | - |" in lines
 
 
 def test_the_program_makes_every_row_anew(run, tmp_path):

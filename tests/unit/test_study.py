@@ -629,7 +629,7 @@ def test_the_final_decides_and_is_stored(url):
     assert again.calls
 
 
-@pytest.mark.parametrize("final", [None, {}, {"winner": 5}, "CHANGED"], ids=str)
+@pytest.mark.parametrize("final", [None, {}, {"winner": 5}, "CHANGED", "ALONE"], ids=str)
 def test_a_final_of_another_version_is_run_again(url, final):
     race = fake_race(1.2)
     expected = run(Bench(), url, race=race).final
@@ -637,6 +637,8 @@ def test_a_final_of_another_version_is_run_again(url, final):
     stored = study.user_attrs["final"]
     if final == "CHANGED":
         final = {**stored["final"], "contenders": [{"config": {}, "time_us": 0}]}
+    if final == "ALONE":
+        final = {**stored["final"], "own": [1.2]}
     study.set_user_attr("final", {**stored, "final": final})
     again = fake_race(1.2)
     assert run(Bench(), url, race=again).final == expected
@@ -651,6 +653,26 @@ def test_a_stored_final_is_judged_by_the_margin_asked_for(url):
     assert closer.final.winner == closer.final.fastest == closer.best.config
     assert run(Bench(), url, trials(7), race=race).final.winner == TORCH
     assert len(race.calls) == raced
+
+
+@pytest.mark.parametrize(("speed", "runs_again"), [(1.015, True), (0.9, False)])
+def test_a_stored_final_without_the_race_at_own_clocks_wins_nothing(url, speed, runs_again):
+    """One of before there was such a race, which torch lost by less than the margin."""
+    expected = run(Bench(), url, trials(7), race=fake_race(speed)).final
+    study = optuna.load_study(study_name=study_name(PROBLEM, GPU), storage=url)
+    stored = study.user_attrs["final"]
+    earlier = {name: value for name, value in stored["final"].items() if name != "own"}
+    study.set_user_attr("final", {**stored, "final": earlier})
+    again = fake_race(speed)
+    found = run(Bench(), url, trials(7).with_margin(0.0), race=again).final
+    assert found == expected.judged(0.0)
+    assert bool(again.calls) == runs_again
+    assert study_final(url)["own"] == (list(expected.own) if runs_again else None)
+
+
+def study_final(url):
+    study = optuna.load_study(study_name=study_name(PROBLEM, GPU), storage=url)
+    return {"own": None, **study.user_attrs["final"]["final"]}
 
 
 def test_a_final_of_other_kernels_is_run_again(url):
