@@ -225,6 +225,11 @@ def test_results_stay_while_their_machine_code_does(load, monkeypatch, tmp_path)
     found = json.loads(path.read_text())
     assert [row["config"] for row in found["rows"]] == [rows[1]["config"]]
     assert (found["problems"], found["geomean"]) == (1, pytest.approx(4.0))
+    path.write_text(json.dumps({**made, "rows": rows[:1], "problems": 1, "geomean": 1.0}))
+    module.main()
+    found = json.loads(path.read_text())
+    assert found["rows"] == []
+    assert not {"problems", "geomean"} & set(found)  # of rows that are gone
     first, second = module.codes([(row["config"], row["problem"], H200.name) for row in rows])
     assert first != second
 
