@@ -86,7 +86,8 @@ def main() -> None:
         rows = [row for row in made["rows"] if "error" not in row]
         kept = same(rows, made, old)
         made["sources"] |= {name: kernels.source_hash(name) for name in made["sources"]}
-        write(path, {**made, **summary(kept), "rows": kept})
+        facts = {name: made[name] for name in made if name not in summary(rows)}
+        write(path, {**facts, **summary(kept), "rows": kept})
         print(path, f"{len(kept)} of {len(rows)} rows kept")
 
 

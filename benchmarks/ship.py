@@ -63,7 +63,7 @@ def entry_of(row: dict[str, Any], made: dict[str, Any]) -> CacheEntry:
         method="sustained",
         trials=len(row["screened"]) + len(row["infeasible"]),
         effort="suite",
-        date=made["date"],
+        date=row.get("since", made)["date"],
         gpu=made["gpu"],
         versions=made["versions"],
         fastest=None if won else fastest,

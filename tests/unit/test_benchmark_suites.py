@@ -85,12 +85,15 @@ def test_the_suite_is_resumed_and_shipped(run, load, fake_laboratory, monkeypatc
 
     hungry = json.loads(path.read_text())  # of the first, whose interval at own clocks is below 1
     hungry["rows"][0]["own"]["ratio_high"] = 0.999
+    hungry["rows"][1]["since"] = {"date": "2026-01-01", "source": "older"}
     hot, alone = tmp_path / "hot.json", tmp_path / "alone.json"
     hot.write_text(json.dumps(hungry))
     monkeypatch.setattr(sys, "argv", ["ship.py", str(hot), str(alone)])
     load("ship").main()
-    configs = {str(entry.key.problem): entry.config for entry in read_entries(alone)[0]}
-    assert configs == dict(zip(texts, [TORCH, *expected[1:]], strict=True))
+    found = {str(entry.key.problem): entry for entry in read_entries(alone)[0]}
+    assert [found[text].config for text in texts] == [TORCH, *expected[1:]]
+    dates = [hungry["date"], "2026-01-01", hungry["date"]]  # when they were measured
+    assert [found[text].date for text in texts] == dates
 
     shared = read_entries(shipped)[0]
     [lost] = [entry for entry in shared if entry.config == TORCH]
@@ -224,6 +227,11 @@ def test_results_stay_while_their_machine_code_does(load, monkeypatch, tmp_path)
     found = json.loads(path.read_text())
     assert [row["config"] for row in found["rows"]] == [rows[1]["config"]]
     assert (found["problems"], found["geomean"]) == (1, pytest.approx(4.0))
+    path.write_text(json.dumps({**made, "rows": rows[:1], "problems": 1, "geomean": 1.0}))
+    module.main()
+    found = json.loads(path.read_text())
+    assert found["rows"] == []
+    assert not {"problems", "geomean"} & set(found)  # of rows that are gone
     first, second = module.codes([(row["config"], row["problem"], H200.name) for row in rows])
     assert first != second
 
