@@ -24,7 +24,10 @@ training() {
 
 tests() {
     limited 120 "$python" -m pytest -x -v tests/gpu/test_ops.py
-    limited 900 "$python" -m pytest -v -n 12 tests/gpu --ignore tests/gpu/test_ops.py
+    # their cases are compiled side by side already
+    limited 580 "$python" -m pytest -v tests/gpu/test_wgmma.py tests/gpu/test_multicast.py
+    limited 580 "$python" -m pytest -v -n 12 tests/gpu --ignore tests/gpu/test_ops.py \
+        --ignore tests/gpu/test_wgmma.py --ignore tests/gpu/test_multicast.py
 }
 pipeline() { limited 240 "$python" benchmarks/pipeline.py --out "$out"; }
 orders() { limited 150 "$python" benchmarks/order_sweep.py --out "$out"; }
