@@ -93,18 +93,21 @@ def main() -> None:
 
 def same(rows: list[dict[str, Any]], made: dict[str, Any], old: str) -> list[dict[str, Any]]:
     """The rows of results that hold; those of edited kernels tell since when."""
-    kernel_of = [row["config"]["kernel"] for row in rows]
-    edited = {name for name in kernel_of if made["sources"][name] != kernels.source_hash(name)}
-    before, after = both(old, [(row["config"], row["problem"], made["gpu"]) for row in rows])
+    sources = made["sources"]
+    names = {row["config"]["kernel"] for row in rows}
+    edited = {name for name in names if sources[name] != kernels.source_hash(name)}
+    doubtful = [row for row in rows if row["config"]["kernel"] in edited]
+    before, after = both(old, [(row["config"], row["problem"], made["gpu"]) for row in doubtful])
     for name in edited:
-        if made["sources"][name] != before.sources.get(name):
+        if sources[name] != before.sources.get(name):
             raise SystemExit(f"{old} must hold the {name} kernel of {made['date']}, got another")
+    equal = (one == two for one, two in zip(before.codes, after.codes, strict=True))
     found = []
-    for row, name, one, two in zip(rows, kernel_of, before.codes, after.codes, strict=True):
-        if name not in edited:
+    for row in rows:
+        if row["config"]["kernel"] not in edited:
             found.append(row)
-        elif one == two:
-            since = {"date": made["date"], "source": made["sources"][name]}
+        elif next(equal):
+            since = {"date": made["date"], "source": sources[row["config"]["kernel"]]}
             found.append({**row, "since": row.get("since", since)})
     return found
 
