@@ -210,7 +210,7 @@ def _launch_reuse(
         np.arange(len(tiles)) // concurrency, tiles + np.array((0, slabs * grid[0])),
         np.concatenate(
             [
-                np.tile(np.minimum(block, total - block * np.arange(count)), slabs)
+                np.tile(_extents(min(total, block * int(count)), block), slabs)
                 for (total, block), count in zip((rows, columns), grid, strict=True)
             ]
         ),
