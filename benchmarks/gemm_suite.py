@@ -6,10 +6,9 @@ Each problem is searched (the shortlist's seeds, torch, the default), then the f
 run interleaved on fresh data, and the fastest of ours against torch once more: that ratio and its
 95 % interval are the result, torch's decision aside. own: the same two in turns so long that each
 runs at the clock its power leaves it (search.timing), by the final's race, where it held one, or by
-another. Sustained timing. Resumable: results in the
-file are kept, unless --redo is given or their kernel has changed; what failed is tried again.
---known: results whose winners for the same extents and layout are tried first. --entries: a cache
-file that gets the verdicts.
+another. Sustained timing. Resumable: results in the file are kept, unless --redo is given or their
+kernel has changed; what failed is tried again. --known: results whose winners for the same extents
+and layout are tried first. --entries: a cache file that gets the verdicts.
 """
 
 import argparse

@@ -28,12 +28,12 @@ class Plan:
 
     pieces: widths that block_n is made of, each a power of two. shares: consumers (or parts) that
     the rows of a tile are split among; strips: of rows rows each, that a consumer multiplies one
-    by one. alternate: consumers that take turns
-    tile by tile. stores: shared-memory buffers a consumer stores through, store_n columns each.
-    divided: k steps of some tiles are split into parts, each a work item of its own (wgmma_split).
-    added: slices of store_n columns that partial sums are added to at once.
-    along: the dimension of C that the blocks of a cluster divide; -1 without clusters.
-    swapped: C's transpose is multiplied, B's by A's: all else here, and m and n, are of that.
+    by one. alternate: consumers that take turns tile by tile. stores: shared-memory buffers a
+    consumer stores through, store_n columns each. divided: k steps of some tiles are split into
+    parts, each a work item of its own (wgmma_split). added: slices of store_n columns that partial
+    sums are added to at once. along: the dimension of C that the blocks of a cluster divide; -1
+    without clusters. swapped: C's transpose is multiplied, B's by A's: all else here, and m and n,
+    are of that.
     """
 
     block_m: int
